@@ -1,0 +1,302 @@
+"""The words: what a task, a lease and an outcome are.
+
+Frozen values without behaviour that touches the world. Ids are ``uuid.UUID``,
+instants are aware ``datetime`` in UTC, durations are ``timedelta``, JSON is
+what ``json.loads`` gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+Json: TypeAlias = Any
+"""None, bool, int, float, str, list or dict with string keys, nested."""
+
+T = TypeVar("T")
+
+
+class Status(StrEnum):
+    """Where a task stands. ``terminated`` is success, ``failed`` the other end."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SNOOZED = "snoozed"
+    FAILED = "failed"
+    TERMINATED = "terminated"
+
+    @property
+    def final(self) -> bool:
+        """True when nothing follows this status."""
+        return not TRANSITIONS[self]
+
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.STARTING: frozenset({Status.RUNNING, Status.FAILED, Status.TERMINATED}),
+    Status.RUNNING: frozenset(
+        {Status.FAILED, Status.SNOOZED, Status.TERMINATED, Status.STARTING}
+    ),
+    Status.SNOOZED: frozenset({Status.STARTING, Status.FAILED, Status.TERMINATED}),
+    Status.FAILED: frozenset(),
+    Status.TERMINATED: frozenset(),
+}
+"""The legal moves. The database's triggers hold the same table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a task, and the proof to show for it."""
+
+    task_id: UUID
+    pid: str
+    token: int
+    lease_expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedTask:
+    """A task as it was handed to its owner."""
+
+    task_id: UUID
+    task_group_id: UUID
+    topic: str
+    sub_topic: str
+    kind: str
+    data: Json
+    headers: dict[str, str] | None
+    pid: str
+    token: int
+    lease_expires_at: datetime
+    attempt: int
+    failures: int
+    max_attempts: int
+    timeout: timedelta | None
+    checkpoint: Json
+    record_ver: int
+    created_at: datetime
+    cancel_requested_at: datetime | None
+    priority: int
+    losses: int
+    leased_at: datetime
+    expires_at: datetime | None
+
+    @property
+    def lease(self) -> Lease:
+        """The proof of ownership that every later verb needs."""
+        return Lease(self.task_id, self.pid, self.token, self.lease_expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as the view ``all_tasks`` shows it, live or finished."""
+
+    task_id: UUID
+    task_group_id: UUID
+    topic: str
+    sub_topic: str
+    kind: str
+    status: Status
+    priority: int
+    data: Json
+    headers: dict[str, str] | None
+    run_at: datetime
+    expires_at: datetime | None
+    timeout: timedelta | None
+    max_attempts: int
+    retry: Json
+    max_losses: int
+    unique_key: str | None
+    attempt: int
+    failures: int
+    losses: int
+    pid: str | None
+    token: int | None
+    leased_at: datetime | None
+    lease_expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+    progress: Json
+    checkpoint: Json
+    checkpoint_seq: int
+    checkpoint_at: datetime | None
+    result: Json
+    error: dict[str, Json] | None
+    record_ver: int
+    resubmit_of: UUID | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTask:
+    """The answer to ``create_task``. ``created`` is false where a unique key,
+    or an earlier call with the same task id, already stood for the task."""
+
+    task: Task
+    created: bool
+
+    @property
+    def task_id(self) -> UUID:
+        return self.task.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """One line of a listing: a task without its payloads."""
+
+    task_id: UUID
+    task_group_id: UUID
+    topic: str
+    sub_topic: str
+    kind: str
+    status: Status
+    priority: int
+    run_at: datetime
+    pid: str | None
+    token: int | None
+    lease_expires_at: datetime | None
+    attempt: int
+    failures: int
+    losses: int
+    max_attempts: int
+    record_ver: int
+    cancel_requested_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    error: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a listing. ``cursor`` goes into the next call; None at the end."""
+
+    items: list[T]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What became of a task after an accepted verb."""
+
+    status: Status
+    record_ver: int
+    run_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOutcome:
+    """``outcome``: cancelled, requested, already_requested or already_done."""
+
+    status: Status
+    record_ver: int
+    run_at: datetime | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """A lease after it was extended or asserted."""
+
+    lease_expires_at: datetime
+    cancel_requested: bool
+    record_ver: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendVerdict:
+    """One lease of a batch: ``verdict`` is ``ok`` or the SQLSTATE of a refusal."""
+
+    task_id: UUID
+    verdict: str
+    lease_expires_at: datetime | None
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SettleVerdict:
+    """One task of a batch: ``verdict`` is ``ok`` or the SQLSTATE of a refusal."""
+
+    task_id: UUID
+    verdict: str
+    detail: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """A recorded checkpoint: its number within the task and its time."""
+
+    seq: int
+    saved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one sweep did, and when the next is worth doing."""
+
+    woken: int
+    taken_back: int
+    expired: int
+    failed_lost: int
+    next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The settings of one topic; None stands for the installation's default."""
+
+    topic: str
+    paused_at: datetime | None = None
+    lease: timedelta | None = None
+    retention: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed attempt is tried again.
+
+    ``max_attempts`` includes the first; 0 and 1 mean none. The wait before
+    attempt n+1 is ``initial * multiplier ** (n - 1)``, at most ``max``, spread
+    by ``jitter`` (a share of the wait, 0 to 1).
+    """
+
+    max_attempts: int = 1
+    initial: timedelta = timedelta(seconds=1)
+    max: timedelta = timedelta(seconds=30)
+    multiplier: float = 2.0
+    jitter: float = 0.0
+
+
+class Outcome(Exception):
+    """Base of the outcomes that a handler may return or raise."""
+
+
+@dataclass(eq=False)
+class Snooze(Outcome):
+    """Put the task to sleep; the attempt is given back."""
+
+    delay: timedelta
+    reason: str | None = None
+
+
+@dataclass(eq=False)
+class Retry(Outcome):
+    """End the attempt as an error and apply the task's retry policy.
+
+    ``delay`` replaces the policy's wait, never its limit.
+    """
+
+    error: str | dict[str, Json] = "retry requested"
+    delay: timedelta | None = None
+
+
+@dataclass(eq=False)
+class Fail(Outcome):
+    """End the task as failed, whatever its retry policy."""
+
+    error: str | dict[str, Json] = "failed"
+    details: dict[str, Json] = field(default_factory=dict)
