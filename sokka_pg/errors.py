@@ -124,6 +124,13 @@ class BadArgument(Refused, ValueError):
 
     sqlstate = "22023"
 
+    @classmethod
+    def of(cls, argument: str, rule: str, value: object = None) -> BadArgument:
+        """The refusal of one argument: names it, the rule, and the kind of what
+        was given (never the value, which may be a secret)."""
+        given = "" if value is None else f" (given: {type(value).__name__})"
+        return cls(f"{argument}: {rule}{given}", {"argument": argument, "rule": rule})
+
 
 class UnfencedWrite(Refused):
     """A guarded table was written without an asserted lease in the transaction."""
@@ -141,6 +148,13 @@ class DatabaseUnavailable(SokkaError):
 
 class UnexpectedDatabaseError(SokkaError):
     """The server answered with an error that is not one of our refusals."""
+
+
+class TransactionConflict(UnexpectedDatabaseError):
+    """The server undid the transaction for another's sake (SQLSTATE 40001, 40P01).
+
+    Nothing took effect: repeat the whole transaction.
+    """
 
 
 class SchemaMismatch(SokkaError):

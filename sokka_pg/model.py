@@ -227,6 +227,76 @@ class SettleVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Settlement:
+    """One lease to settle in a batch.
+
+    ``verb`` and its ``arg``: ``terminate`` (the result, None = none), ``fail``
+    (an error object), ``retry`` (an object with ``error`` and ``delay``, a
+    duration or None), ``snooze`` (a duration), ``release`` (None).
+    """
+
+    task_id: UUID
+    token: int
+    verb: str
+    arg: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBatch:
+    """The answer to one call that settles and reserves: both in one commit."""
+
+    verdicts: list[SettleVerdict]
+    leases: list[LeasedTask]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedId:
+    """One member of a batch of new tasks, in the order they were given."""
+
+    task_id: UUID
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One line of a task's history; ``seq`` is its order within the task."""
+
+    task_id: UUID
+    seq: int
+    at: datetime
+    event: str
+    pid: str | None
+    token: int | None
+    attempt: int | None
+    detail: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStat:
+    """A topic at a glance: how much waits, runs, sleeps, and since when."""
+
+    topic: str
+    starting: int
+    snoozed: int
+    running: int
+    oldest_ready_at: datetime | None
+    next_due_at: datetime | None
+    oldest_lease_at: datetime | None
+    paused_at: datetime | None
+    lease: timedelta | None
+    retention: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """One act of retention: what was done to which partition."""
+
+    partition: str
+    action: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSaved:
     """A recorded checkpoint: its number within the task and its time."""
 
