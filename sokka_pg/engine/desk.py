@@ -1,0 +1,349 @@
+"""What a worker does next.
+
+    reserved ──> waiting for a slot ──> running ──> outbox ──> settled
+                     │ too long, stop      │ lease gone
+                     └──> outbox (release) └──> nothing to write
+
+One call to the database is under way at a time. The usual one settles what
+ended since the last and reserves what the free slots can take, in one commit:
+while it is out, ends gather for the next. A call that comes back short of tasks
+ends the hunger for more, until a notification, a poll, a sweep that readied
+something, or a mark as idle (after which one more look is owed).
+
+Every time is monotonic and comes in as ``now``; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from sokka_pg.engine import words
+from sokka_pg.engine.backoff import Backoff
+from sokka_pg.engine.outbox import Outbox
+from sokka_pg.engine.pace import Pace
+from sokka_pg.engine.slots import Slots
+from sokka_pg.engine.strangers import Strangers
+from sokka_pg.engine.words import Call, Command, Input, Reason, Settlement, Verb
+from sokka_pg.model import LeasedTask
+
+WAITING_MOST_S = 1.0
+"""A task reserved ahead that found no slot for so long goes back."""
+
+FIRST_POLL_S = 0.02
+BUSY_PRODUCERS_S = 0.05
+SHORTEST_SWEEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """``limits``: slots by topic; ``slots``: in all. The rest are seconds,
+    except ``prefetch_most``, in tasks."""
+
+    limits: Mapping[str, int]
+    slots: int
+    lease_s: float = 30.0
+    prefetch_most: int = 200
+    poll_s: float = 1.0
+    sweep_s: float = 1.0
+    mark_s: float = 60.0
+    grace_s: float = 30.0
+    final_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Timers:
+    retry_at: float = 0.0
+    sweep_at: float = 0.0
+    poll_at: float = 0.0
+    marked_until: float = 0.0
+    grace_at: float | None = None
+    final_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Hunger:
+    """Whether the database may have more for us."""
+
+    hungry: bool = True
+    empty: int = 0
+    woken: bool = False
+    listening: bool = False
+
+
+@dataclass(slots=True)
+class Engine:
+    """The state machine. ``kinds`` holds the kinds that have a handler here."""
+
+    settings: EngineSettings
+    kinds: Container[str]
+    backoff: Backoff = field(default_factory=Backoff)
+    strangers: Strangers = field(default_factory=Strangers)
+
+    stopping: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
+    slots: Slots = field(init=False)
+    outbox: Outbox = field(default_factory=Outbox, init=False)
+    running: dict[int, LeasedTask] = field(default_factory=dict, init=False)
+    _pace: Pace = field(default_factory=Pace, init=False)
+    _timers: _Timers = field(default_factory=_Timers, init=False)
+    _hunger: _Hunger = field(default_factory=_Hunger, init=False)
+    _call: Call | None = field(default=None, init=False)
+    _out: list[Command] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = Slots(self.settings.limits, self.settings.slots)
+
+    @property
+    def unsettled(self) -> int:
+        """Leases whose end is not written."""
+        return len(self.running) + self.slots.waiting + len(self.outbox)
+
+    def step(self, events: Iterable[Input], now: float) -> list[Command]:
+        """Take in what happened; say what to do now.
+
+        Ends that come together are settled together, so they come as one batch.
+        """
+        self._out = []
+        for event in events:
+            cast("Callable[..., None]", _HANDLERS[type(event)])(self, event, now)
+        self._stop_if_due(now)
+        self._send_back_waiting(now)
+        self._start_waiting()
+        self._place_call(now)
+        self._finish_if_done(now)
+        return self._out
+
+    def wake_at(self, now: float) -> float | None:
+        """When the next ``Tick`` is due if nothing else happens; None: not at all."""
+        if self.finished:
+            return None
+        times = [self._timers.grace_at, self._timers.final_at]
+        waiting_since = self.slots.oldest_waiting_at()
+        if waiting_since is not None:
+            times.append(waiting_since + WAITING_MOST_S)
+        if self._call is None:
+            times.append(max(self._next_call_at(now), self._timers.retry_at))
+        known = [time for time in times if time is not None]
+        return min(known) if known else None
+
+    # --- what happened ----------------------------------------------------
+
+    def _ticked(self, event: words.Tick, now: float) -> None:
+        pass
+
+    def _woken(self, event: words.Woken, now: float) -> None:
+        self._hunger.hungry = self._hunger.woken = True
+        self._hunger.empty = 0
+
+    def _listening(self, event: words.Listening, now: float) -> None:
+        if event.ok and not self._hunger.listening:
+            self._hunger.hungry = True
+        self._hunger.listening = event.ok
+        self._timers.poll_at = now + self._poll_delay(now)
+
+    def _ended(self, event: words.Ended, now: float) -> None:
+        task = self.running.pop(event.token, None)
+        if event.freed:
+            self.slots.free(event.token)
+        if task is None:
+            return
+        if event.settlement is None:
+            self._out.append(words.Forget([event.token]))
+            return
+        self._pace.finished(1, now)
+        self.outbox.add(event.settlement)
+
+    def _exchanged(self, event: words.Exchanged, now: float) -> None:
+        call = self._returned()
+        self.backoff.reset()
+        self._settled(self.outbox.answered(event.answers, now))
+        for task in event.leases:
+            self._received(task, event.sent_at, now)
+        if isinstance(call, words.Exchange) and call.max_tasks > 0:
+            self._fed(len(event.leases), call.max_tasks, now)
+
+    def _fed(self, got: int, asked: int, now: float) -> None:
+        full = got >= asked
+        self._hunger.empty = 0 if got else self._hunger.empty + 1
+        self._hunger.hungry = full or self._hunger.woken
+        self._hunger.woken = False
+        self._timers.poll_at = now + self._poll_delay(now)
+
+    def _received(self, task: LeasedTask, sent_at: float, now: float) -> None:
+        late = now - sent_at > self.settings.lease_s / 2
+        if self.stopping or late or task.topic not in self.settings.limits:
+            self._release(task, "late" if late else "stop")
+        elif task.kind not in self.kinds:
+            delay = self.strangers.delay_s(task.kind, now)
+            self.outbox.add(Settlement(task, Verb.SNOOZE, delay, reason="unknown_kind"))
+        else:
+            self.slots.line_up(task, now)
+
+    def _swept(self, event: words.SweepDone, now: float) -> None:
+        self._returned()
+        self.backoff.reset()
+        wait = self.settings.sweep_s
+        if event.due_in_s is not None:
+            wait = min(wait, max(SHORTEST_SWEEP_S, event.due_in_s))
+        self._timers.sweep_at = now + wait
+        if event.readied:
+            self._hunger.hungry, self._hunger.empty = True, 0
+
+    def _marked(self, event: words.Marked, now: float) -> None:
+        self._returned()
+        self.backoff.reset()
+        if event.ok:
+            self._timers.marked_until = now + self.settings.mark_s
+            # a task that came between the last look and the mark told nobody
+            self._hunger.hungry = True
+        else:
+            self._timers.poll_at = now + BUSY_PRODUCERS_S
+
+    def _cleared(self, event: words.Cleared, now: float) -> None:
+        self._returned()
+        self._timers.marked_until = 0.0
+
+    def _call_failed(self, event: words.CallFailed, now: float) -> None:
+        call = self._returned()
+        if isinstance(call, words.ClearIdle):
+            self._timers.marked_until = 0.0
+        if not event.refused:
+            self.outbox.failed(event.sent)
+        elif isinstance(call, words.Exchange) and call.settlements:
+            self._settled(self.outbox.refused(event.message))
+            return
+        self._timers.retry_at = now + self.backoff.next_s()
+
+    def _lease_gone(self, event: words.LeaseGone, now: float) -> None:
+        if self.running.pop(event.token, None) is not None:
+            self._out.append(words.Halt(event.token, Reason.LOST))
+        else:
+            self.slots.drop_waiting(event.token)
+
+    def _stop_asked(self, event: words.StopAsked, now: float) -> None:
+        self.stopping = True
+        if event.now:
+            self._timers.grace_at = now
+        elif self._timers.grace_at is None:
+            self._timers.grace_at = now + self.settings.grace_s
+
+    # --- what follows -----------------------------------------------------
+
+    def _returned(self) -> Call | None:
+        call, self._call = self._call, None
+        return call
+
+    def _settled(self, outcomes: list[tuple[Settlement, Any]]) -> None:
+        if outcomes:
+            self._out.append(words.Forget([s.task.token for s, _ in outcomes]))
+            self._out.append(words.Settled(outcomes))
+
+    def _release(self, task: LeasedTask, reason: str) -> None:
+        self.outbox.add(Settlement(task, Verb.RELEASE, reason=reason))
+
+    def _stop_if_due(self, now: float) -> None:
+        grace_at = self._timers.grace_at
+        if grace_at is None or now < grace_at or self._timers.final_at is not None:
+            return
+        self._timers.final_at = now + self.settings.final_s
+        self._out.extend(words.Halt(token, Reason.STOP) for token in self.running)
+
+    def _send_back_waiting(self, now: float) -> None:
+        if not self.slots.waiting:
+            return
+        since = None if self.stopping else now - WAITING_MOST_S
+        for task in self.slots.send_back(since):
+            self._release(task, "stop" if self.stopping else "no_slot")
+
+    def _start_waiting(self) -> None:
+        if not self.slots.waiting:
+            return
+        for task in self.slots.admit():
+            self.running[task.token] = task
+            self._out.append(words.Run(task))
+
+    def _place_call(self, now: float) -> None:
+        if self._call is not None or self.finished or now < self._timers.retry_at:
+            return
+        self._call = self._choose_call(now)
+        if self._call is not None:
+            self._out.append(self._call)
+
+    def _choose_call(self, now: float) -> Call | None:
+        if not self.stopping and now >= self._timers.sweep_at:
+            return words.Sweep()
+        reserve = self._wants_more(now)
+        if self.outbox.due(now) or (reserve and self._hungry(now)):
+            return self._exchange(now, reserve)
+        if self.stopping:
+            return words.ClearIdle() if self._timers.marked_until and not self.unsettled else None
+        if self._should_mark(now):
+            return words.MarkIdle()
+        if self._timers.marked_until > now and self._hunger.hungry:
+            # no free slot and more to come: notifications would only disturb
+            return words.ClearIdle()
+        return None
+
+    def _exchange(self, now: float, reserve: bool) -> words.Exchange:
+        settlements = self.outbox.take(now)
+        if not reserve or self.outbox.isolating:
+            return words.Exchange(settlements, (), (), 0)
+        want, by_topic = self._wanted(now)
+        return words.Exchange(settlements, tuple(by_topic), tuple(by_topic.values()), want)
+
+    def _wanted(self, now: float) -> tuple[int, dict[str, int]]:
+        return self.slots.wanted(self._pace.prefetch(now, self.settings.prefetch_most))
+
+    def _wants_more(self, now: float) -> bool:
+        return not self.stopping and self._wanted(now)[0] > 0
+
+    def _hungry(self, now: float) -> bool:
+        return self._hunger.hungry or now >= self._timers.poll_at
+
+    def _should_mark(self, now: float) -> bool:
+        idle = self._hunger.empty >= 2 and self._wants_more(now)
+        old = self._timers.marked_until - now < self.settings.mark_s / 3
+        return idle and old and self._hunger.listening
+
+    def _poll_delay(self, now: float) -> float:
+        """Polls thin out while nothing comes, at once when a notification would tell."""
+        told = self._hunger.listening and self._timers.marked_until > now
+        if told and self._hunger.empty:
+            return self.settings.poll_s
+        doublings = min(self._hunger.empty, 20)
+        return float(min(self.settings.poll_s, FIRST_POLL_S * 2.0**doublings))
+
+    def _next_call_at(self, now: float) -> float:
+        if self.outbox.due(now):
+            return now
+        times = [self.outbox.next_at()]
+        if not self.stopping:
+            times.append(self._timers.sweep_at)
+        if self._wants_more(now):
+            times.append(now if self._hunger.hungry else self._timers.poll_at)
+        known = [time for time in times if time is not None]
+        return min(known) if known else float("inf")
+
+    def _finish_if_done(self, now: float) -> None:
+        if not self.stopping:
+            return
+        late = self._timers.final_at is not None and now >= self._timers.final_at
+        settled = not self.unsettled and self._call is None
+        self.finished = self.finished or settled or late
+
+
+_HANDLERS: dict[type[Any], Any] = {
+    words.Tick: Engine._ticked,
+    words.Woken: Engine._woken,
+    words.Listening: Engine._listening,
+    words.Ended: Engine._ended,
+    words.Exchanged: Engine._exchanged,
+    words.SweepDone: Engine._swept,
+    words.Marked: Engine._marked,
+    words.Cleared: Engine._cleared,
+    words.CallFailed: Engine._call_failed,
+    words.LeaseGone: Engine._lease_gone,
+    words.StopAsked: Engine._stop_asked,
+}

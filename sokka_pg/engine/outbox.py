@@ -1,0 +1,126 @@
+"""Settlements on their way to the database."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+from sokka_pg.engine.words import Answer, Settlement, Verb
+from sokka_pg.model import LeasedTask
+
+TRY_AGAIN = frozenset({"55P03", "40001", "40P01", "57014"})
+"""Somebody holds the row, or the statement was a victim: nothing is wrong."""
+
+BAD_ARGUMENT = "22023"
+ALREADY_DONE = "SK002"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+
+
+class Outbox:
+    """What is to be written, what is under way, and what must wait a moment."""
+
+    def __init__(self, batch: int = 500) -> None:
+        self.batch = batch
+        self._ready: deque[Settlement] = deque()
+        self._later: list[tuple[float, int, Settlement]] = []
+        self._sent: list[Settlement] = []
+        self._alone = 0
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._later) + len(self._sent)
+
+    @property
+    def isolating(self) -> bool:
+        """A batch was refused as a whole: its members go one by one."""
+        return self._alone > 0
+
+    def add(self, settlement: Settlement) -> None:
+        self._ready.append(settlement)
+
+    def next_at(self) -> float | None:
+        """When a postponed settlement may be tried again."""
+        return self._later[0][0] if self._later else None
+
+    def due(self, now: float) -> bool:
+        return bool(self._ready) or (bool(self._later) and self._later[0][0] <= now)
+
+    def take(self, now: float) -> list[Settlement]:
+        """The next batch; it is under way until answered, failed or refused."""
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(heapq.heappop(self._later)[2])
+        size = min(len(self._ready), 1 if self._alone else self.batch)
+        self._sent = [self._ready.popleft() for _ in range(size)]
+        self._alone -= min(self._alone, size)
+        return self._sent
+
+    def answered(
+        self, answers: Sequence[Answer], now: float
+    ) -> list[tuple[Settlement, Answer]]:
+        """Those that are through. The others are kept for another try."""
+        sent, self._sent = self._sent, []
+        through: list[tuple[Settlement, Answer]] = []
+        # a member without an answer was skipped: it is as if the row was busy
+        padded = [*answers, *[Answer("55P03")] * (len(sent) - len(answers))]
+        for settlement, answer in zip(sent, padded, strict=False):
+            if answer.verdict in TRY_AGAIN:
+                self._postpone(settlement, now)
+            elif answer.verdict == BAD_ARGUMENT and settlement.verb is not Verb.FAIL:
+                self._ready.append(unwritable(settlement, str(answer.detail or "")))
+            elif is_own_success(settlement, answer):
+                through.append((settlement, Answer("ok", answer.detail)))
+            else:
+                through.append((settlement, answer))
+        return through
+
+    def failed(self, sent: bool) -> None:
+        """The call broke; its members are first in the next."""
+        for settlement in self._sent:
+            settlement.uncertain = settlement.uncertain or sent
+        self._ready.extendleft(reversed(self._sent))
+        self._sent = []
+
+    def refused(self, message: str) -> list[tuple[Settlement, Answer]]:
+        """The call was refused for a bad argument: find the member to blame.
+
+        Returns what can never be written.
+        """
+        blamed, self._sent = self._sent, []
+        if len(blamed) != 1:
+            self._alone = len(blamed)
+            self._ready.extendleft(reversed(blamed))
+            return []
+        if blamed[0].verb is Verb.FAIL:
+            return [(blamed[0], Answer(BAD_ARGUMENT, {"message": message}))]
+        self._ready.appendleft(unwritable(blamed[0], message))
+        return []
+
+    def _postpone(self, settlement: Settlement, now: float) -> None:
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(settlement.tries, 10))
+        settlement.tries += 1
+        heapq.heappush(self._later, (now + pause, next(self._order), settlement))
+
+
+def is_own_success(settlement: Settlement, answer: Answer) -> bool:
+    """Whether a refusal only says that this very settlement was written before."""
+    if answer.verdict == "ok":
+        return True
+    detail = answer.detail or {}
+    if answer.verdict == ALREADY_DONE:
+        return owns(settlement.task, detail.get("pid"), detail.get("token"))
+    return settlement.uncertain and settlement.verb in (
+        Verb.RETRY, Verb.SNOOZE, Verb.RELEASE
+    )
+
+
+def owns(task: LeasedTask, pid: object, token: object) -> bool:
+    return pid == task.pid and token == task.token
+
+
+def unwritable(settlement: Settlement, message: str) -> Settlement:
+    """A failure in place of an end that the database does not take."""
+    code = "result_not_storable" if settlement.verb is Verb.TERMINATE else "not_settled"
+    error = {"code": code, "message": f"refused by the database: {message[:500]}"}
+    return Settlement(settlement.task, Verb.FAIL, error, settlement.duration_s)

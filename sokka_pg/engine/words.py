@@ -1,0 +1,213 @@
+"""What the engine is told, and what it asks for.
+
+Inputs are facts that the worker observed; commands are acts that it must do.
+Times are monotonic seconds of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from sokka_pg.model import Json, LeasedTask
+
+
+class Reason(StrEnum):
+    """Why a handler is told to stop."""
+
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    STOP = "stop"
+
+
+class Verb(StrEnum):
+    """How an attempt ends; the words of ``settle_tasks``."""
+
+    TERMINATE = "terminate"
+    FAIL = "fail"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+
+
+@dataclass(slots=True)
+class Settlement:
+    """The end of one attempt, to be written.
+
+    ``uncertain``: an earlier try may have been written, its answer was lost.
+    ``tries``: how often the database asked to try again.
+    """
+
+    task: LeasedTask
+    verb: Verb
+    arg: Json = None
+    duration_s: float = 0.0
+    reason: str = ""
+    uncertain: bool = False
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The database's word on one settlement: ``ok`` or a SQLSTATE."""
+
+    verdict: str
+    detail: Mapping[str, Json] | None = None
+
+
+# --- inputs ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """A notification: there may be work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Whether notifications arrive at the moment."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run ended or was abandoned.
+
+    ``settlement``: what to write, None if nothing is to be written.
+    ``freed``: its slot is free; false for a handler that did not stop.
+    """
+
+    token: int
+    settlement: Settlement | None
+    freed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Answer to ``Exchange``: one per settlement, in order, and the new leases."""
+
+    sent_at: float
+    answers: Sequence[Answer]
+    leases: Sequence[LeasedTask]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepDone:
+    """Answer to ``Sweep``. ``due_in_s``: when the next is worth doing, if known."""
+
+    readied: int
+    due_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Answer to ``MarkIdle``; false: producers are busy, poll again soon."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Answer to ``ClearIdle``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """The call under way failed.
+
+    ``refused``: the database refused it as a whole for a bad argument; else it
+    is worth trying again. ``sent``: whether it may have taken effect.
+    """
+
+    refused: bool = False
+    sent: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGone:
+    """The lease of a run is over."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Stop after the grace period, or ``now``."""
+
+    now: bool = False
+
+
+Input: TypeAlias = (
+    Tick | Woken | Listening | Ended | Exchanged | SweepDone | Marked | Cleared
+    | CallFailed | LeaseGone | StopAsked
+)
+
+# --- commands -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Settle these and reserve up to ``max_tasks``, ``limits`` per topic."""
+
+    settlements: Sequence[Settlement]
+    topics: Sequence[str]
+    limits: Sequence[int]
+    max_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Wake due tasks and take back expired leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkIdle:
+    """Say that this worker sleeps and wants to be notified."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearIdle:
+    """Take that back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Call the handler of this task."""
+
+    task: LeasedTask
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Tell a run to stop."""
+
+    token: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Extend these leases no more."""
+
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Settlements that are through, accepted or refused for good."""
+
+    outcomes: Sequence[tuple[Settlement, Answer]]
+
+
+Call: TypeAlias = Exchange | Sweep | MarkIdle | ClearIdle
+Command: TypeAlias = Call | Run | Halt | Forget | Settled

@@ -1,0 +1,271 @@
+"""What a worker says about itself while it works.
+
+Each event is a frozen value. Events of one task carry its id, topic, kind,
+attempt and token; those of the worker carry what changed. Durations are in
+seconds (``*_s``).
+
+An observer is any object with ``notice(event)``. It is called on a thread of
+its own, never by a handler or by the worker's loop: an observer that is slow
+loses events (counted), one that raises is silenced, and neither slows or
+breaks a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+log = logging.getLogger("sokka_pg")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent(Event):
+    """Something happened to one task under one lease."""
+
+    task_id: UUID
+    topic: str
+    kind: str
+    attempt: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved(TaskEvent):
+    """The task was handed to this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started(TaskEvent):
+    """Its handler is about to be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(TaskEvent):
+    """The task is terminated and its result stored."""
+
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(TaskEvent):
+    """The task is failed, for good. ``code`` is the code of its error."""
+
+    code: str = "error"
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retried(TaskEvent):
+    """An attempt ended in an error, and the task waits for its next attempt."""
+
+    code: str = "error"
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnoozedEvent(TaskEvent):
+    """The handler put its task to sleep."""
+
+    delay_s: float = 0.0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Released(TaskEvent):
+    """The task was given back with its attempt."""
+
+    reason: str = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(TaskEvent):
+    """The lease ended under the handler, which is cancelled.
+
+    ``reason`` is ``watchdog`` (not renewed in time, by this process's own
+    monotonic clock) or the SQLSTATE of the refusal that told.
+    """
+
+    reason: str = "watchdog"
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRefused(TaskEvent):
+    """The database refused this worker's write because the lease was over.
+
+    ``verb`` is what was refused, ``verdict`` the SQLSTATE.
+    """
+
+    verb: str = ""
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested(TaskEvent):
+    """Somebody asked for the running task to be cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned(TaskEvent):
+    """A handler did not stop when told to; its task was settled without it.
+
+    It still takes a slot of this worker until it returns.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKind(TaskEvent):
+    """No handler here for the task's kind: it sleeps ``delay_s``, for others."""
+
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extended(Event):
+    """One statement extended ``count`` leases and took ``took_s``."""
+
+    count: int
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swept(Event):
+    """A sweep that changed something."""
+
+    woken: int
+    taken_back: int
+    expired: int
+    failed_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected(Event):
+    """The database stopped answering. Said once for each outage and part.
+
+    ``part`` is ``desk`` (reserve and settle), ``keeper`` (leases) or
+    ``listener``.
+    """
+
+    part: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected(Event):
+    """The database answers again after ``after_s``, under the same pid."""
+
+    part: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """The worker is about to reserve."""
+
+    pid: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    """The worker reserves no more. ``now``: without the grace period."""
+
+    pid: str
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """The worker is done. ``unsettled`` leases were left to run out."""
+
+    pid: str
+    unsettled: int
+
+
+class Observer(Protocol):
+    """Somebody who wants to know."""
+
+    def notice(self, event: Event, /) -> None:
+        """Take note of an event; called on one thread, in order."""
+
+
+class EventFeed:
+    """Hands events to observers from a thread of its own.
+
+    At most ``limit`` events wait; what comes on top is dropped and counted in
+    ``dropped``. Without observers ``wanted`` is false and nothing is started.
+    """
+
+    def __init__(self, observers: Iterable[Observer] = (), limit: int = 10_000) -> None:
+        self.observers: tuple[Observer, ...] = tuple(observers)
+        self.wanted = bool(self.observers)
+        self.dropped = 0
+        self._limit = limit
+        self._waiting: deque[Event] = deque()
+        self._news = threading.Condition()
+        self._closed = False
+        self._silenced: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, *events: Event) -> None:
+        """Queue events; returns at once and never raises."""
+        if self.wanted and events:
+            self.emit_all(events)
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Queue several events under one lock."""
+        if not self.wanted:
+            return
+        with self._news:
+            room = max(0, self._limit - len(self._waiting))
+            self._waiting.extend(events[:room])
+            self.dropped += max(0, len(events) - room)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._deliver, name="sokka-events", daemon=True
+                )
+                self._thread.start()
+            self._news.notify()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Deliver what waits, for at most ``timeout_s``, and stop."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _deliver(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._closed)
+                batch = list(self._waiting)
+                self._waiting.clear()
+                if not batch and self._closed:
+                    return
+            for event in batch:
+                for observer in self.observers:
+                    self._tell(observer, event)
+
+    def _tell(self, observer: Observer, event: Event) -> None:
+        try:
+            observer.notice(event)
+        except BaseException as exc:
+            # an observer's SystemExit must not end the feed for the others
+            if id(observer) not in self._silenced:
+                self._silenced.add(id(observer))
+                log.warning(
+                    "observer %s raised %s; its further errors are not logged",
+                    type(observer).__name__, type(exc).__name__,
+                )
