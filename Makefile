@@ -1,0 +1,42 @@
+# Everything runs in ./.venv, made from pyproject.toml with python3 and the
+# package index alone. ARGS goes to the command: make test ARGS="-k migrate".
+SHELL := /bin/sh
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test check bench freeze clean
+
+demo: $(READY)
+	$(BIN)/sokka demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python migrations/freeze.py --check
+	$(BIN)/python -m pytest -q tests/migrations/test_replay.py tests/migrations/test_package.py
+
+bench: $(READY)
+	$(BIN)/sokka bench $(ARGS)
+
+# Copies sql/ into the newest revision that no release has carried yet.
+freeze: $(READY)
+	$(BIN)/python migrations/freeze.py
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	rm -rf .venv
+	@$(PYTHON) -m venv .venv || \
+	  { echo "python3 cannot make a venv here; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	  --editable '.[embedded,test,dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

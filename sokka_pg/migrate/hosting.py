@@ -1,0 +1,107 @@
+"""An application with an alembic of its own: include our revisions, or ignore them.
+
+To include them, so that one ``alembic upgrade heads`` moves both::
+
+    # alembic.ini
+    version_locations = %(here)s/versions:<version_location()>
+    sokka_schema = sokka
+
+To have ``--autogenerate`` leave our schema alone::
+
+    # env.py
+    context.configure(..., include_name=ignore_name(), include_object=ignore_object())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+
+from sokka_pg import catalogue
+from sokka_pg import schema as sql_files
+
+IncludeName = Callable[[str | None, str, MutableMapping[Any, Any]], bool]
+IncludeObject = Callable[[Any, str | None, str, bool, Any], bool]
+
+
+def version_location() -> str:
+    """The folder of our revisions, for ``version_locations`` of another alembic.
+
+    Our branch carries the label ``sokka`` and depends on no revision of yours.
+    The schema is ``sokka`` unless the configuration's ``sokka_schema`` (or
+    ``alembic -x sokka_schema=...``) says otherwise. Where the versions are
+    recorded is then up to the host; ``sokka migrate`` keeps out of such a
+    schema.
+    """
+    return str(sql_files.migrations_root() / "versions")
+
+
+def ignore_name(schema: str = sql_files.DEFAULT, also: IncludeName | None = None) -> IncludeName:
+    """For ``include_name``: keeps autogenerate from reading our schema.
+
+    ``also`` is the filter you have already; both must agree to include a name.
+    """
+    sql_files.check_name(schema)
+
+    def include(name: str | None, kind: str, parents: MutableMapping[Any, Any]) -> bool:
+        ours = (name if kind == "schema" else parents.get("schema_name")) == schema
+        return not ours and (also is None or also(name, kind, parents))
+
+    return include
+
+
+def ignore_object(
+    schema: str = sql_files.DEFAULT, also: IncludeObject | None = None
+) -> IncludeObject:
+    """For ``include_object``: keeps models of our views out of your revisions.
+
+    ``also`` is the filter you have already; both must agree to include an object.
+    """
+    sql_files.check_name(schema)
+
+    def include(item: Any, name: str | None, kind: str, reflected: bool, other: Any) -> bool:
+        table = item if kind == "table" else getattr(item, "table", None)
+        ours = getattr(table, "schema", None) == schema
+        return not ours and (also is None or also(item, name, kind, reflected, other))
+
+    return include
+
+
+def schema_of(config: Config | None) -> str:
+    """The schema that a run's configuration names, ours or a host application's."""
+    if config is None:
+        return sql_files.DEFAULT
+    arguments = dict(
+        pair.partition("=")[::2] for pair in getattr(config.cmd_opts, "x", None) or ()
+    )
+    return sql_files.check_name(
+        config.attributes.get("sokka_schema")
+        or arguments.get("sokka_schema")
+        or config.get_main_option("sokka_schema")
+        or sql_files.DEFAULT
+    )
+
+
+def load_revision(context: MigrationContext, folder: Path) -> None:
+    """The upgrade of a revision: load the SQL frozen in ``folder``."""
+    for text in sql_files.statements(folder, schema_of(context.config)):
+        _execute(context, text)
+
+
+def drop_everything(context: MigrationContext) -> None:
+    """The downgrade of the first revision: drop all but the version table."""
+    _execute(context, sql_files.drop_statement(schema_of(context.config), catalogue.VERSION_TABLE))
+
+
+def _execute(context: MigrationContext, text: str) -> None:
+    if context.as_sql:
+        context.impl.static_output(text)
+        return
+    connection = context.connection
+    assert connection is not None  # noqa: S101  (alembic has one whenever it is online)
+    # Not text(): a colon in the SQL is no parameter, and neither is a %.
+    connection.exec_driver_sql(text, execution_options={"no_parameters": True})

@@ -1,0 +1,204 @@
+"""The PostgreSQL servers that the tests run on: every major that can be had.
+
+In order of preference for a major: a server named by SOKKA_TEST_DATABASE_URL
+(one or more URLs, separated by spaces; the role must be allowed to create
+databases), binaries that the launcher finds, a container where a Docker daemon
+answers. All processes of a test run share the launcher's servers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from sokka_pg import embedded, migrate, schema, settings
+from sokka_pg.catalogue import VERSION_TABLE
+
+URLS = "SOKKA_TEST_DATABASE_URL"
+CONTAINER_MAJORS = (14, 18)  # oldest and newest supported, as in compose.yaml
+# A crash of the machine may lose these servers; crashes of the server itself don't.
+LAUNCH_SETTINGS = {
+    "fsync": "off",
+    "max_connections": "200",
+    "max_prepared_transactions": "10",
+    "timezone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A major that can be had, and how to have it within a ``with``."""
+
+    major: int
+    origin: str
+    running: Callable[[Path], Any]
+
+    @property
+    def name(self) -> str:
+        return f"pg{self.major}"
+
+
+class Server:
+    """A running server on which a test makes databases of its own."""
+
+    def __init__(self, major: int, url: str) -> None:
+        self.major = major
+        self._url = settings.normalise(url)
+        self._admin = psycopg.connect(self._url, autocommit=True)
+
+    def url(self, database: str) -> str:
+        """Where to find one of the server's databases."""
+        return make_conninfo(self._url, dbname=database)
+
+    def create(self, template: str = "template0") -> str:
+        """Make a database, a copy of ``template``, and return its name."""
+        name = f"sokka_test_{uuid.uuid4().hex}"
+        self._admin.execute(f"create database {name} template {template}")
+        return name
+
+    def drop(self, name: str) -> None:
+        self._admin.execute(f"drop database if exists {name} with (force)")
+
+    def template(self) -> str:
+        """A database with the schema in it, made once per server and state of sql/."""
+        name = f"sokka_template_{_digest()}"
+        with self._admin.transaction():
+            self._admin.execute("select pg_advisory_xact_lock(5550001)")
+            made = self._admin.execute(
+                "select from pg_database where datname = %s", (name,)
+            ).fetchone()
+            if made is None:
+                self._make_template(name)
+        return name
+
+    def _make_template(self, name: str) -> None:
+        # Not the admin connection: it holds the lock in a transaction, and
+        # CREATE DATABASE runs in none.
+        draft = f"{name}_draft"
+        with closing(psycopg.connect(self._url, autocommit=True)) as maker:
+            maker.execute(f"drop database if exists {draft} with (force)")
+            maker.execute(f"create database {draft} template template0")
+            load_newest(self.url(draft))
+            maker.execute(f"alter database {draft} rename to {name}")
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+def load_newest(url: str) -> None:
+    """Load sql/ itself, and record it as the newest revision.
+
+    A change of sql/ thus counts at once in every test; that the migrations lead
+    to the same schema is for tests/migrations to prove.
+    """
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        schema.load(connection, schema.DEFAULT)
+        connection.execute(
+            f"create table sokka.{VERSION_TABLE} (version_num varchar(32) not null"
+            f" constraint {VERSION_TABLE}_pkc primary key)"
+        )
+        connection.execute(
+            f"insert into sokka.{VERSION_TABLE} values (%s)", (migrate.revision("head"),)
+        )
+
+
+def find() -> list[Source]:
+    """Every major that can be had, each once, oldest first."""
+    found: dict[int, Source] = {}
+    for source in (*_named(), *_launched(), *_contained()):
+        found.setdefault(source.major, source)
+    return [found[major] for major in sorted(found)]
+
+
+def _named() -> Iterator[Source]:
+    for url in os.environ.get(URLS, "").split():
+        with closing(psycopg.connect(settings.normalise(url, URLS))) as connection:
+            major = connection.info.server_version // 10000
+        yield Source(major, URLS, _as_it_is(url))
+
+
+def _as_it_is(url: str) -> Callable[[Path], Any]:
+    @contextmanager
+    def running(folder: Path) -> Iterator[str]:
+        yield url
+
+    return running
+
+
+def _launched() -> Iterator[Source]:
+    for binaries in embedded.all_binaries():
+        yield Source(binaries.version, binaries.source, _launch(binaries))
+
+
+def _launch(binaries: embedded.Binaries) -> Callable[[Path], Any]:
+    @contextmanager
+    def running(folder: Path) -> Iterator[str]:
+        with embedded.Server.start(
+            folder / f"pg{binaries.version}",
+            binaries=binaries,
+            settings=LAUNCH_SETTINGS,
+            shared=True,
+        ) as server:
+            yield server.url("postgres")
+
+    return running
+
+
+def _contained() -> Iterator[Source]:
+    if not _docker_answers():
+        return
+    for major in CONTAINER_MAJORS:
+        yield Source(major, "container", _contain(major))
+
+
+def _docker_answers() -> bool:
+    if not (os.environ.get("DOCKER_HOST") or Path("/var/run/docker.sock").exists()):
+        return False
+    try:
+        import docker
+
+        with closing(docker.from_env(timeout=3)) as client:
+            return bool(client.ping())
+    except Exception:  # whatever goes wrong: no daemon to be had, and none is needed
+        return False
+
+
+def _contain(major: int) -> Callable[[Path], Any]:
+    @contextmanager
+    def running(folder: Path) -> Iterator[str]:
+        # Imported late: its mere presence must not ask for a daemon.
+        from testcontainers.postgres import PostgresContainer
+
+        with PostgresContainer(f"postgres:{major}", driver=None) as container:
+            yield container.get_connection_url()
+
+    return running
+
+
+def remove_clusters(folder: Path) -> None:
+    """Remove the launcher's clusters of a run that has ended."""
+    for pointer in folder.glob("pg[0-9]*"):
+        if pointer.is_symlink():
+            # As root the cluster stands in a folder of its own, below /var/tmp.
+            shutil.rmtree(pointer.resolve().parent, ignore_errors=True)
+            pointer.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest() -> str:
+    found = hashlib.sha256()
+    for root in (schema.sql_root(), schema.migrations_root() / "versions"):
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.update(file.name.encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:16]
