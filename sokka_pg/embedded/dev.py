@@ -10,6 +10,7 @@ from sokka_pg.embedded import cluster, kept, sharing
 from sokka_pg.embedded.place import locate
 from sokka_pg.embedded.postmaster import Postmaster
 from sokka_pg.embedded.server import Server
+from sokka_pg.errors import UsageError
 
 DEFAULT_FOLDER = Path(".sokka")
 
@@ -22,9 +23,10 @@ def dev_server(folder: Path = DEFAULT_FOLDER) -> Server:
     Stop it, or exit, to leave; the last one out stops the server.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError, PermissionError):
-        with (folder / ".gitignore").open("x") as file:
-            file.write("*\n")
+    with contextlib.suppress(FileExistsError, PermissionError), (folder / ".gitignore").open(
+        "x"
+    ) as file:
+        file.write("*\n")
     return Server.start(folder / "data", shared=True)
 
 
@@ -34,7 +36,7 @@ def end_dev_server(folder: Path = DEFAULT_FOLDER, *, force: bool = False) -> End
     ``in use``: other processes are connected to its life; without ``force``
     it goes on, and stops when the last of them leaves.
     """
-    if not (folder / "data").exists():
+    if not _stands(folder):
         return "not running"
     place = locate(folder / "data")
     place.prepare()
@@ -51,9 +53,16 @@ def end_dev_server(folder: Path = DEFAULT_FOLDER, *, force: bool = False) -> End
 
 def running_url(folder: Path = DEFAULT_FOLDER, database: str = "postgres") -> str | None:
     """The URL of this folder's server without joining it; None while it is down."""
-    if not (folder / "data").exists():
+    if not _stands(folder):
         return None
     found = cluster.record((folder / "data").resolve())
     if found is None or not found.listening():
         return None
     return cluster.url(found.socket_dir, found.port, database)
+
+
+def _stands(folder: Path) -> bool:
+    try:
+        return (folder / "data").exists()
+    except PermissionError:
+        raise UsageError(f"{folder} leads to a cluster of another account (root's?)") from None

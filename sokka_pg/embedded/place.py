@@ -29,6 +29,7 @@ from sokka_pg.embedded.account import (
 from sokka_pg.errors import UsageError
 
 PRIVATE_ROOT = Path("/var/tmp")  # noqa: S108  owner and mode are checked below
+SHORT_ROOT = Path("/tmp")  # noqa: S108  likewise
 SOCKET_PATH_BYTES = 103  # macOS; Linux takes four more
 SPARE_NAMES = 8
 
@@ -74,7 +75,10 @@ def locate(data_dir: Path, account: Account | None = None) -> Place:
     holds something else.
     """
     path = data_dir.expanduser().absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
     with sharing.folder_turn(path.parent):
         place = _roots_place(path, account) if is_root() else _users_place(path)
     if place.data_dir.is_dir():
@@ -164,7 +168,7 @@ def _first_private(base: Path, account: Account) -> Path:
             account.can(["/bin/mkdir", "-m", "700", folder])
         if _is_private(folder, account):
             return folder
-    raise UsageError(f"{base} and its neighbours are not private to {account.name}; remove them")
+    raise UsageError(f"no folder like {base} is, or can be made, private to {account.name}")
 
 
 def _is_private(folder: Path, account: Account) -> bool:
@@ -184,10 +188,20 @@ def socket_folder(place: Place) -> Path:
     """
     if _fits(place.run_dir) and _holds_sockets(place.run_dir):
         return place.run_dir
+    return _first_private(_short_folder(place), place.account)
+
+
+def is_our_socket_folder(folder: Path, place: Place) -> bool:
+    """True when a server of this launcher listens there, not somebody else's."""
+    if folder == place.run_dir:
+        return True
+    short = _short_folder(place)
+    return str(folder).startswith(str(short)) and _is_private(folder, place.account)
+
+
+def _short_folder(place: Place) -> Path:
     digest = hashlib.sha256(os.fsencode(place.data_dir)).hexdigest()[:10]
-    name = f"skpg-{place.account.uid}-{digest}"
-    short = Path("/tmp") / name  # noqa: S108  owner and mode are checked
-    return _first_private(short, place.account)
+    return SHORT_ROOT / f"skpg-{place.account.uid}-{digest}"
 
 
 def _fits(folder: Path) -> bool:

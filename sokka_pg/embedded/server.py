@@ -16,7 +16,13 @@ from urllib.parse import quote
 from sokka_pg.embedded import cluster, kept, sharing, standby
 from sokka_pg.embedded.binaries import Binaries, all_binaries, find_binaries
 from sokka_pg.embedded.cache import reachable
-from sokka_pg.embedded.place import Place, disposable_place, locate, socket_folder
+from sokka_pg.embedded.place import (
+    Place,
+    disposable_place,
+    is_our_socket_folder,
+    locate,
+    socket_folder,
+)
 from sokka_pg.embedded.postmaster import Mode, Postmaster
 from sokka_pg.embedded.readiness import connect, set_password, wait_until_ready
 from sokka_pg.errors import DatabaseUnavailable, UsageError
@@ -54,6 +60,7 @@ class Server:
         self._socket_dir = place.run_dir
         self._postmaster: Postmaster | None = None
         self._disposable = False
+        self._stopped = False
         self._process = os.getpid()
 
     @classmethod
@@ -105,9 +112,9 @@ class Server:
             raise UsageError("listen: a shared server has no TCP port; start a private one")
         place.prepare()
         with sharing.turn(place.run_dir, place.account):
+            fitting = _fitting(binaries, place.data_dir)
             membership = sharing.Membership(place.run_dir, place.account, shared=shared)
             try:
-                fitting = _fitting(binaries, place.data_dir)
                 server = cls(
                     place, fitting, settings or {}, membership, shared=shared, listen=listen
                 )
@@ -175,6 +182,9 @@ class Server:
         immediate is ``crash``. After a minute it gets rougher. A second call
         does nothing.
         """
+        if self._stopped:
+            return
+        self._stopped = True
         atexit.unregister(self._at_exit)
         with sharing.turn(self._place.run_dir, self._place.account):
             last = self._membership.leave()
@@ -192,7 +202,12 @@ class Server:
         self._running().kill()
 
     def restart(self, mode: Mode = "fast") -> None:
-        """Stop it, unless it is down, and start it again at the same address."""
+        """Stop it, unless it is down, and start it again at the same address.
+
+        For a server that ``crash`` or ``kill`` brought down, too; not after ``stop``.
+        """
+        if self._stopped:
+            raise UsageError("restart: this server was given up by stop; start it anew")
         with sharing.turn(self._place.run_dir, self._place.account):
             self._shut_down(mode)
             self._come_up()
@@ -216,7 +231,7 @@ class Server:
         with sharing.turn(place.run_dir, place.account):
             standby.copy(self._programs, self._socket_dir, self._port, place)
         if listen and self._password is None:
-            self._password = _new_password(self)
+            self._give_password()  # here: a standby can't be written to
         other = self._open(place, self._binaries, settings, False, listen, self._password)
         other._disposable = target_dir is None
         return other
@@ -239,7 +254,7 @@ class Server:
     def _come_up(self) -> None:
         found = self._appearing()
         if found is not None:
-            if found.socket_dir != socket_folder(self._place):
+            if not is_our_socket_folder(found.socket_dir, self._place):
                 raise UsageError(
                     f"a server that was not started here already runs on {self.data_dir}"
                 )
@@ -251,7 +266,17 @@ class Server:
         cluster.initialise(self._place, self._programs)
         self._launch()
         if self._listen and self._password is None:
-            self._password = _new_password(self)
+            try:
+                self._give_password()
+            except BaseException:
+                self._shut_down("immediate")
+                raise
+
+    def _give_password(self) -> None:
+        password = secrets.token_urlsafe(24)
+        with self._connect() as connection:
+            set_password(connection, password)
+        self._password = password
 
     def _appearing(self) -> cluster.Record | None:
         """The server that answers now, or in a moment if it is just coming or going."""
@@ -340,13 +365,6 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _new_password(server: Server) -> str:
-    password = secrets.token_urlsafe(24)
-    with server._connect() as connection:
-        set_password(connection, password)
-    return password
 
 
 def _fitting(asked: Binaries | None, data_dir: Path) -> Binaries:
