@@ -1,0 +1,190 @@
+"""Calls of those who bring work: create_task and create_tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, TypedDict
+from uuid import UUID
+
+from typing_extensions import Unpack
+
+from sokka_pg import durations, retry
+from sokka_pg.calls import arguments
+from sokka_pg.calls.operators import get_task
+from sokka_pg.calls.statement import Call, Column, Statement, column, columns_of
+from sokka_pg.durations import Duration
+from sokka_pg.errors import BadArgument, Refused, TaskAlreadyExists
+from sokka_pg.model import CreatedId, CreatedTask, RetryPolicy, Task
+from sokka_pg.payload import DATA_LIMIT, encode
+
+
+class TaskOptions(TypedDict, total=False):
+    """What may be said of a new task beside its topic and data; all optional."""
+
+    kind: str
+    """The name of its handler."""
+    sub_topic: str
+    """A label for listings."""
+    task_id: UUID | str | None
+    """Given by a caller who wants to repeat the call safely."""
+    task_group_id: UUID | str | None
+    """Tasks that belong together; default: the task itself."""
+    priority: int
+    """0 (first) to 9; default 5."""
+    run_at: datetime | None
+    """Not before this instant (aware)."""
+    max_attempts: int | None
+    """How many attempts may fail, the first included; default 1."""
+    retry: RetryPolicy | Mapping[str, Any] | int | None
+    """The waits between attempts; an int is max_attempts alone."""
+    timeout: Duration | None
+    """The longest one attempt may take."""
+    expires_at: datetime | None
+    """A task that still waits then fails with code ``expired``."""
+    unique_key: str | None
+    """At most one unfinished task of the topic holds it."""
+    headers: Mapping[str, str] | None
+    """Strings that travel with the task, for tracing and the like."""
+    max_losses: int
+    """How many leases may be lost before the task fails; default 5."""
+    on_conflict: str
+    """What a taken unique_key does: ``existing`` (default) or ``error``."""
+
+
+_TYPES = {
+    "topic": "text", "data": "jsonb", "kind": "text", "sub_topic": "text", "task_id": "uuid",
+    "task_group_id": "uuid", "priority": "integer", "run_at": "timestamptz",
+    "max_attempts": "integer", "retry": "jsonb", "timeout": "interval",
+    "expires_at": "timestamptz", "unique_key": "text", "headers": "jsonb",
+    "max_losses": "integer", "on_conflict": "text",
+}  # fmt: skip
+_JSON = frozenset({"data", "retry", "headers"})
+
+
+def create_task(
+    topic: str,
+    data: object = None,
+    *,
+    max_data_bytes: int = DATA_LIMIT,
+    **options: Unpack[TaskOptions],
+) -> Call[CreatedTask]:
+    params = _params({"topic": topic, "data": data, **options}, max_data_bytes)
+    task_id = params.get("task_id")
+    return Call(
+        _create_statement(tuple(params)),
+        params,
+        _created,
+        repeatable=task_id is not None,
+        after_loss=None if task_id is None else _exists_now(UUID(task_id)),
+    )
+
+
+def create_tasks(
+    specs: Iterable[Mapping[str, Any]], *, max_data_bytes: int = DATA_LIMIT
+) -> Call[list[CreatedId]]:
+    found = arguments.members(specs, "specs")
+    texts = [_spec_text(i, spec, max_data_bytes) for i, spec in enumerate(found, start=1)]
+    return Call(
+        _CREATE_TASKS,
+        {"specs": f"[{','.join(texts)}]"},
+        lambda rows: [CreatedId(*row) for row in rows],
+    )
+
+
+_CREATE_TASKS = Statement(
+    "create_tasks",
+    (column("task_id"), column("created")),
+    (("specs", "jsonb"),),
+    suffix="order by r.ord",
+)
+
+
+@lru_cache(maxsize=512)
+def _create_statement(names: tuple[str, ...]) -> Statement:
+    columns: tuple[Column, ...] = (*columns_of(Task), column("created"))
+    return Statement("create_task", columns, tuple((name, _TYPES[name]) for name in names))
+
+
+def _created(rows: list[list[Any]]) -> CreatedTask:
+    (row,) = rows
+    return CreatedTask(Task(*row[:-1]), row[-1])
+
+
+def _exists_now(task_id: UUID) -> Any:
+    def read_back(refused: Refused) -> Call[CreatedTask] | None:
+        if not isinstance(refused, TaskAlreadyExists):
+            return None
+        found = get_task(task_id)
+        return Call(found.statement, found.params, lambda rows: CreatedTask(Task(*rows[0]), True))
+
+    return read_back
+
+
+def _spec_text(position: int, spec: object, max_data_bytes: int) -> str:
+    if not isinstance(spec, Mapping):
+        raise BadArgument.of(f"specs[{position}]", "must be a mapping", spec)
+    if "topic" not in spec:
+        raise BadArgument.of(f"specs[{position}].topic", "is required")
+    try:
+        params = _params(spec, max_data_bytes)
+    except BadArgument as refused:
+        raise BadArgument(
+            f"specs[{position}].{refused.message}", {**refused.detail, "position": position}
+        ) from None
+    members = (
+        f"{json.dumps(name)}:{text if name in _JSON else json.dumps(text)}"
+        for name, text in params.items()
+    )
+    return "{" + ",".join(members) + "}"
+
+
+def _params(given: Mapping[str, Any], max_data_bytes: int) -> dict[str, str | None]:
+    """The arguments that were given, as text; None counts as not given."""
+    unknown = given.keys() - _TYPES.keys()
+    if unknown:
+        argument = min(map(str, unknown))
+        raise BadArgument.of(argument, "is no argument of create_task")
+    if given.get("topic") is None:
+        raise BadArgument.of("topic", "is required")
+    params: dict[str, str | None] = {}
+    for name in _TYPES:
+        value = given.get(name)
+        if name == "data":
+            if value is not None:
+                params[name] = encode(value, "data", max_data_bytes)
+        elif value is not None:
+            params[name] = _CHECKS[name](value)
+    return params
+
+
+def _retry(value: Any) -> str:
+    policy = retry.policy_from(value)
+    return encode(policy and retry.to_json(policy), "retry")
+
+
+def _on_conflict(value: Any) -> str:
+    if value not in ("existing", "error"):
+        raise BadArgument.of("on_conflict", "must be 'existing' or 'error'")
+    return str(value)
+
+
+_CHECKS: Mapping[str, Any] = {
+    "topic": lambda value: arguments.name(value, "topic"),
+    "kind": lambda value: arguments.name(value, "kind"),
+    "sub_topic": lambda value: arguments.name(value, "sub_topic"),
+    "task_id": lambda value: str(arguments.uuid(value)),
+    "task_group_id": lambda value: str(arguments.uuid(value, "task_group_id")),
+    "priority": lambda value: arguments.integer(value, "priority", 0, 9),
+    "run_at": lambda value: durations.instant(value, "run_at").isoformat(),
+    "max_attempts": lambda value: arguments.integer(value, "max_attempts", 0, arguments.MOST_INT),
+    "retry": _retry,
+    "timeout": lambda value: durations.interval_text(durations.timeout(value)),
+    "expires_at": lambda value: durations.instant(value, "expires_at").isoformat(),
+    "unique_key": arguments.unique_key,
+    "headers": arguments.headers,
+    "max_losses": lambda value: arguments.integer(value, "max_losses", 0, arguments.MOST_INT),
+    "on_conflict": _on_conflict,
+}

@@ -1,0 +1,353 @@
+"""Our pools: opened at first use, one per process (and per event loop).
+
+psycopg's pool, with three things changed. A connection that the server closed
+while it was idle is noticed without a round trip and replaced, so that a
+restart costs nobody a failed call. The first connection is tried in the
+caller, so that a wrong password is said at once and in the server's words. And
+a process that was forked gets a pool of its own: two processes that read one
+socket would take each other's answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, Connection, IsolationLevel
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from sokka_pg.calls.statement import Call
+from sokka_pg.connections.options import ConnectionOptions, connect_arguments, still_there
+from sokka_pg.connections.sending import send, send_async, useless_after
+from sokka_pg.errors import DatabaseUnavailable, SokkaError, UsageError
+from sokka_pg.translate import from_psycopg, translated
+
+T = TypeVar("T")
+SyncPool: TypeAlias = ConnectionPool[Connection[Any]]
+AsyncPool: TypeAlias = AsyncConnectionPool[AsyncConnection[Any]]
+
+# psycopg's pool backs off for up to five minutes; short rounds, begun anew by the
+# next caller, find a server that came back within seconds.
+_RECONNECT_S = 3.0
+_MOST_WAITING = 10_000
+
+# Pools inherited over a fork: kept, never used. Dropping one would join threads
+# that do not exist in this process.
+_inherited: list[object] = []
+
+
+class _PerProcess:
+    """What both kinds of source share: settings, and the fork."""
+
+    def __init__(self, database: str, schema: str, options: ConnectionOptions) -> None:
+        self.schema = schema
+        self.options = options
+        self.arguments = connect_arguments(database, options)
+        self.lock = threading.Lock()
+        self.owner = os.getpid()
+        if hasattr(os, "register_at_fork"):
+            mine = weakref.ref(self)
+
+            def forget() -> None:
+                source = mine()
+                if source is not None:
+                    source.after_fork()
+
+            os.register_at_fork(after_in_child=forget)
+
+    def after_fork(self) -> None:
+        # A thread that does not exist here may have held the lock.
+        self.lock = threading.Lock()
+        self.owner = os.getpid()
+        self.leave_behind()
+
+    def leave_behind(self) -> None:
+        raise AssertionError("each kind of source leaves its own pools behind")
+
+    def pool_arguments(self) -> dict[str, Any]:
+        return {
+            "conninfo": "",
+            "kwargs": self.arguments,
+            "min_size": 0,
+            "max_size": self.options.max_size,
+            "timeout": self.options.wait.total_seconds(),
+            "max_waiting": _MOST_WAITING,
+            "reconnect_timeout": _RECONNECT_S,
+            "open": False,
+        }
+
+
+class Source(_PerProcess):
+    """Our own sync connections."""
+
+    def __init__(self, database: str, schema: str, options: ConnectionOptions) -> None:
+        super().__init__(database, schema, options)
+        self._pool: SyncPool | None = None
+
+    def leave_behind(self) -> None:
+        if self._pool is not None:
+            _inherited.append(self._pool)
+            self._pool = None
+
+    def close(self) -> None:
+        """Close the pool of this process; a later call opens a new one."""
+        with self.lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _opened(self) -> SyncPool:
+        pool = self._pool
+        if pool is not None:
+            return pool
+        with self.lock:
+            if self._pool is None:
+                with _connecting():
+                    psycopg.connect(**self.arguments).close()
+                self._pool = ConnectionPool(configure=_read_committed, **self.pool_arguments())
+                self._pool.open()
+            return self._pool
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """A connection for the block, given back after it. Raises DatabaseUnavailable."""
+        pool = self._opened()
+        connection = self._taken(pool)
+        try:
+            yield connection
+        except BaseException as error:
+            if useless_after(error):
+                connection.close()
+            raise
+        finally:
+            pool.putconn(connection)
+
+    def _taken(self, pool: SyncPool) -> Connection[Any]:
+        with translated(sent=False):
+            for _ in range(self.options.max_size):
+                connection = pool.getconn()
+                if still_there(connection):
+                    return connection
+                pool.putconn(connection)
+            return pool.getconn()
+
+    def run(self, call: Call[T]) -> T:
+        """Send a call once, in a transaction of its own."""
+        with self.connection() as connection:
+            if not self.options.pooler:
+                return send(connection, call, self.schema, foreign=False)
+            with translated(), connection.transaction():
+                return send(connection, call, self.schema, foreign=True)
+
+
+class AsyncSource(_PerProcess):
+    """Our own async connections."""
+
+    def __init__(self, database: str, schema: str, options: ConnectionOptions) -> None:
+        super().__init__(database, schema, options)
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPool] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def leave_behind(self) -> None:
+        _inherited.extend(self._pools.values())
+        self._pools = weakref.WeakKeyDictionary()
+        self._opening = weakref.WeakKeyDictionary()
+
+    async def close(self) -> None:
+        """Close this event loop's pool; a later call opens a new one."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+
+    async def _opened(self) -> AsyncPool:
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is not None:
+            return pool
+        async with self._opening.setdefault(loop, asyncio.Lock()):
+            pool = self._pools.get(loop)
+            if pool is None:
+                with _connecting():
+                    first = await AsyncConnection.connect(**self.arguments)
+                await first.close()
+                pool = AsyncConnectionPool(configure=_read_committed_async, **self.pool_arguments())
+                await pool.open()
+                self._pools[loop] = pool
+            return pool
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """A connection for the block, given back after it. Raises DatabaseUnavailable."""
+        pool = await self._opened()
+        connection = await self._taken(pool)
+        try:
+            yield connection
+        except BaseException as error:
+            if useless_after(error):
+                await connection.close()
+            raise
+        finally:
+            await pool.putconn(connection)
+
+    async def _taken(self, pool: AsyncPool) -> AsyncConnection[Any]:
+        with translated(sent=False):
+            for _ in range(self.options.max_size):
+                connection = await pool.getconn()
+                if still_there(connection):
+                    return connection
+                await pool.putconn(connection)
+            return await pool.getconn()
+
+    async def run(self, call: Call[T]) -> T:
+        """Send a call once, in a transaction of its own."""
+        async with self.connection() as connection:
+            if not self.options.pooler:
+                return await send_async(connection, call, self.schema, foreign=False)
+            with translated():
+                async with connection.transaction():
+                    return await send_async(connection, call, self.schema, foreign=True)
+
+
+class BorrowedSource:
+    """A pool that the caller made and will close. Its connections may be set up in
+    any way, so each call runs in an explicit READ COMMITTED transaction."""
+
+    def __init__(self, pool: SyncPool, schema: str) -> None:
+        self._pool = pool
+        self._owner = os.getpid()
+        self.schema = schema
+
+    def close(self) -> None:
+        """Nothing: the pool is its maker's to close."""
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        _refuse_after_fork(self._owner)
+        with translated(sent=False):
+            connection = self._pool.getconn()
+        level = connection.isolation_level
+        try:
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
+            yield connection
+        except BaseException as error:
+            if useless_after(error):
+                connection.close()
+            raise
+        finally:
+            if not connection.closed:
+                connection.isolation_level = level
+            self._pool.putconn(connection)
+
+    def run(self, call: Call[T]) -> T:
+        with self.connection() as connection, translated(), connection.transaction():
+            return send(connection, call, self.schema, foreign=True)
+
+
+class AsyncBorrowedSource:
+    """The async twin of ``BorrowedSource``."""
+
+    def __init__(self, pool: AsyncPool, schema: str) -> None:
+        self._pool = pool
+        self._owner = os.getpid()
+        self.schema = schema
+
+    async def close(self) -> None:
+        """Nothing: the pool is its maker's to close."""
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        _refuse_after_fork(self._owner)
+        with translated(sent=False):
+            connection = await self._pool.getconn()
+        level = connection.isolation_level
+        try:
+            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            yield connection
+        except BaseException as error:
+            if useless_after(error):
+                await connection.close()
+            raise
+        finally:
+            if not connection.closed:
+                await connection.set_isolation_level(level)
+            await self._pool.putconn(connection)
+
+    async def run(self, call: Call[T]) -> T:
+        async with self.connection() as connection:
+            with translated():
+                async with connection.transaction():
+                    return await send_async(connection, call, self.schema, foreign=True)
+
+
+def source(
+    database: str | SyncPool, schema: str, options: ConnectionOptions | None
+) -> Source | BorrowedSource:
+    """Connections from a URL (our own pool) or from a pool of the caller."""
+    if isinstance(database, ConnectionPool):
+        _refuse_options(options)
+        return BorrowedSource(database, schema)
+    if isinstance(database, AsyncConnectionPool):
+        raise UsageError("database: an AsyncConnectionPool belongs to AsyncPgTaskStore")
+    return Source(database, schema, options or ConnectionOptions())
+
+
+def async_source(
+    database: str | AsyncPool, schema: str, options: ConnectionOptions | None
+) -> AsyncSource | AsyncBorrowedSource:
+    """Async connections from a URL (our own pool) or from a pool of the caller."""
+    if isinstance(database, AsyncConnectionPool):
+        _refuse_options(options)
+        return AsyncBorrowedSource(database, schema)
+    if isinstance(database, ConnectionPool):
+        raise UsageError("database: a ConnectionPool belongs to PgTaskStore")
+    return AsyncSource(database, schema, options or ConnectionOptions())
+
+
+def _refuse_options(options: ConnectionOptions | None) -> None:
+    if options is not None:
+        raise UsageError("options: they are for our own connections; this pool is yours")
+
+
+def _refuse_after_fork(owner: int) -> None:
+    if os.getpid() != owner:
+        raise UsageError(
+            "this process was forked: its parent's pool cannot be shared; "
+            "give the store a URL, or make it after the fork"
+        )
+
+
+def _read_committed(connection: Connection[Any]) -> None:
+    # For transactions that are opened explicitly; single calls go by the session's default.
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+
+
+async def _read_committed_async(connection: AsyncConnection[Any]) -> None:
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        found: SokkaError = from_psycopg(error, sent=False)
+        if "unsupported startup parameter" in str(error):
+            raise UsageError(
+                "the server is a pooler that accepts no session settings: "
+                "use ConnectionOptions(pooler=True)"
+            ) from error
+        if not isinstance(found, DatabaseUnavailable):
+            # A refused login, an unknown database: the server answered, but there
+            # is no connection.
+            found = DatabaseUnavailable(found.message, {**found.detail, "sent": False})
+        raise found from error

@@ -1,0 +1,372 @@
+"""The task store on PostgreSQL, for callers without an event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+from uuid import UUID
+
+from psycopg import Connection
+from typing_extensions import Unpack
+
+from sokka_pg import calls
+from sokka_pg.calls import Call, TaskOptions
+from sokka_pg.calls.arguments import proof
+from sokka_pg.calls.repeating import Tries
+from sokka_pg.calls.statement import checked_schema
+from sokka_pg.connections import ConnectionOptions, SyncPool, run_on, source
+from sokka_pg.durations import Duration
+from sokka_pg.errors import SokkaError
+from sokka_pg.fence import FencedTransaction, fenced
+from sokka_pg.model import (
+    CancelOutcome,
+    CheckpointSaved,
+    CreatedId,
+    CreatedTask,
+    ExtendVerdict,
+    Json,
+    LeasedTask,
+    LeaseState,
+    Page,
+    Retained,
+    SettledBatch,
+    Settlement,
+    SettleVerdict,
+    SweepReport,
+    Task,
+    TaskEvent,
+    TaskOutcome,
+    TaskSummary,
+    TopicStat,
+    TopicState,
+)
+from sokka_pg.payload import DATA_LIMIT
+from sokka_pg.store.protocol import ErrorLike, LeaseLike
+
+T = TypeVar("T")
+
+
+class PgTaskStore:
+    """``TaskStore`` over psycopg. What each verb promises stands there.
+
+    ``database`` is a URL (or libpq's key=value string), for which a pool is
+    opened at first use in each process, or a psycopg ``ConnectionPool`` of yours.
+    ``max_data_bytes`` is the installation's limit on a task's data.
+    Raises BadArgument; connects only when a verb is called.
+    """
+
+    def __init__(
+        self,
+        database: str | SyncPool,
+        schema: str = "sokka",
+        *,
+        options: ConnectionOptions | None = None,
+        max_data_bytes: int = DATA_LIMIT,
+    ) -> None:
+        self.schema = checked_schema(schema)
+        self._source = source(database, schema, options)
+        self._max_data_bytes = max_data_bytes
+
+    def _run(self, call: Call[T], connection: Any) -> T:
+        if connection is not None:
+            return run_on(connection, call, self.schema)
+        tries = Tries(call)
+        while True:
+            try:
+                return self._source.run(tries.call)
+            except SokkaError as error:
+                time.sleep(tries.wait_after(error))
+
+    def transaction(
+        self, lease: LeaseLike, *, terminate: bool = False
+    ) -> AbstractContextManager[FencedTransaction[Connection[Any]]]:
+        return fenced(self._source, proof(lease), terminate=terminate)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> PgTaskStore:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def create_task(
+        self,
+        topic: str,
+        data: object = None,
+        *,
+        connection: Any = None,
+        **options: Unpack[TaskOptions],
+    ) -> CreatedTask:
+        return self._run(
+            calls.create_task(topic, data, max_data_bytes=self._max_data_bytes, **options),
+            connection,
+        )
+
+    def create_tasks(
+        self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
+    ) -> list[CreatedId]:
+        return self._run(calls.create_tasks(specs, max_data_bytes=self._max_data_bytes), connection)
+
+    def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
+        return self._run(calls.get_task(task_id), connection)
+
+    def tasks(self, task_group_id: UUID | str, *, connection: Any = None) -> list[Task]:
+        return self._run(calls.list_group(task_group_id), connection)
+
+    def list_tasks(
+        self,
+        filters: Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        descending: bool = False,
+        connection: Any = None,
+    ) -> Page[TaskSummary]:
+        return self._run(calls.list_tasks(filters, cursor, limit, descending), connection)
+
+    def list_leased_tasks(
+        self, topic: str, cursor: str | None = None, limit: int = 100, *, connection: Any = None
+    ) -> Page[TaskSummary]:
+        return self._run(calls.list_leased_tasks(topic, cursor, limit), connection)
+
+    def history(self, task_id: UUID | str, *, connection: Any = None) -> list[TaskEvent]:
+        return self._run(calls.history(task_id), connection)
+
+    def topics(self, topic: str | None = None, *, connection: Any = None) -> list[TopicStat]:
+        return self._run(calls.topics(topic), connection)
+
+    def reserve_task(
+        self, topic: str, pid: str, lease: Duration | None = None, *, connection: Any = None
+    ) -> LeasedTask | None:
+        return self._run(calls.reserve_task(topic, pid, lease), connection)
+
+    def reserve_tasks(
+        self,
+        topics: Sequence[str],
+        pid: str,
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> list[LeasedTask]:
+        return self._run(calls.reserve_tasks(topics, pid, max_tasks, lease, limits), connection)
+
+    def acquire_lease(
+        self,
+        task_id: UUID | str,
+        pid: str,
+        lease: Duration | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeasedTask:
+        return self._run(calls.acquire_lease(task_id, pid, lease), connection)
+
+    def extend_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState:
+        return self._run(calls.extend_lease(proof(lease, pid, token), duration), connection)
+
+    def renew_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState:
+        return self._run(calls.renew_lease(proof(lease, pid, token), duration), connection)
+
+    def extend_leases(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> list[ExtendVerdict]:
+        return self._run(calls.extend_leases(pid, leases, duration), connection)
+
+    def release_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.release_lease(proof(lease, pid, token)), connection)
+
+    def terminate(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        result: Json = None,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.terminate(proof(lease, pid, token), result), connection)
+
+    def terminate_many(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        results: Sequence[Json] | None = None,
+        *,
+        connection: Any = None,
+    ) -> list[SettleVerdict]:
+        return self._run(calls.terminate_many(pid, leases, results), connection)
+
+    def snooze(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        delay: Duration,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.snooze(proof(lease, pid, token), delay), connection)
+
+    def fail(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.fail(proof(lease, pid, token), error), connection)
+
+    def retry(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.retry(proof(lease, pid, token), error, delay), connection)
+
+    def settle_tasks(
+        self, pid: str, settlements: Iterable[Settlement], *, connection: Any = None
+    ) -> list[SettleVerdict]:
+        return self._run(calls.settle_tasks(pid, settlements), connection)
+
+    def settle_and_reserve(
+        self,
+        pid: str,
+        settlements: Iterable[Settlement],
+        topics: Sequence[str],
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> SettledBatch:
+        return self._run(
+            calls.settle_and_reserve(pid, settlements, topics, max_tasks, lease, limits), connection
+        )
+
+    def report_progress(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        progress: Json,
+        connection: Any = None,
+    ) -> int:
+        return self._run(calls.report_progress(proof(lease, pid, token), progress), connection)
+
+    def save_checkpoint(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        checkpoint: Json,
+        connection: Any = None,
+    ) -> CheckpointSaved:
+        return self._run(calls.save_checkpoint(proof(lease, pid, token), checkpoint), connection)
+
+    def assert_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeaseState:
+        return self._run(calls.assert_lease(proof(lease, pid, token)), connection)
+
+    def advance_fence(self, resource: str, token: int, *, connection: Any = None) -> int:
+        return self._run(calls.advance_fence(resource, token), connection)
+
+    def revoke_lease(
+        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+    ) -> TaskOutcome:
+        return self._run(calls.revoke_lease(task_id, record_ver), connection)
+
+    def cancel(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CancelOutcome:
+        return self._run(calls.cancel(task_id, reason), connection)
+
+    def resubmit(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CreatedTask:
+        return self._run(calls.resubmit(task_id, reason), connection)
+
+    def pause_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState:
+        return self._run(calls.pause_topic(topic, reason), connection)
+
+    def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState:
+        return self._run(calls.resume_topic(topic), connection)
+
+    def set_topic(
+        self,
+        topic: str,
+        *,
+        lease: Duration | None = None,
+        retention: Duration | None = None,
+        connection: Any = None,
+    ) -> TopicState:
+        return self._run(calls.set_topic(topic, lease, retention), connection)
+
+    def raise_token_epoch(self, reason: str, *, connection: Any = None) -> int:
+        return self._run(calls.raise_token_epoch(reason), connection)
+
+    def sweep(self, max_tasks: int = 1_000, *, connection: Any = None) -> SweepReport:
+        return self._run(calls.sweep(max_tasks), connection)
+
+    def prepare_partitions(self, *, connection: Any = None) -> int:
+        return self._run(calls.prepare_partitions(), connection)
+
+    def apply_retention(self, max_rows: int = 10_000, *, connection: Any = None) -> list[Retained]:
+        return self._run(calls.apply_retention(max_rows), connection)
+
+    def mark_idle(
+        self, topics: Sequence[str], pid: str, duration: Duration, *, connection: Any = None
+    ) -> bool:
+        return self._run(calls.mark_idle(topics, pid, duration), connection)
+
+    def clear_idle(self, pid: str, *, connection: Any = None) -> None:
+        return self._run(calls.clear_idle(pid), connection)

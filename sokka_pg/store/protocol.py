@@ -1,0 +1,409 @@
+"""What a task store promises, whatever carries it out.
+
+Verbs on a lease take a ``Lease``, a ``LeasedTask``, a tuple, or task_id, pid and
+token one by one; everything else goes by keyword. With ``connection=`` a verb
+runs in the caller's transaction (psycopg or SQLAlchemy) and is undone with it;
+without, it is a transaction of its own. A refused verb changes nothing. A
+duration is a ``timedelta`` or a number of seconds.
+
+Errors are those of ``sokka_pg.errors``. Every verb may raise ``BadArgument``
+before anything is sent, and ``DatabaseUnavailable``. Verbs on a lease raise
+``NoTaskFound``, ``AlreadyDone``, ``InvalidStatusTransition``, ``WrongOwner``,
+``StaleToken``, ``LeaseExpired`` (the last three are ``LeaseLost``) or ``Busy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+from uuid import UUID
+
+from typing_extensions import Unpack
+
+from sokka_pg.calls import TaskOptions
+from sokka_pg.durations import Duration
+from sokka_pg.fence import FencedTransaction
+from sokka_pg.model import (
+    CancelOutcome,
+    CheckpointSaved,
+    CreatedId,
+    CreatedTask,
+    ExtendVerdict,
+    Json,
+    Lease,
+    LeasedTask,
+    LeaseState,
+    Page,
+    Retained,
+    SettledBatch,
+    Settlement,
+    SettleVerdict,
+    SweepReport,
+    Task,
+    TaskEvent,
+    TaskOutcome,
+    TaskSummary,
+    TopicStat,
+    TopicState,
+)
+
+LeaseLike = Lease | LeasedTask | tuple[UUID | str, str, int] | UUID | str
+"""A lease as a verb's first argument; a bare id is followed by pid and token."""
+ErrorLike = str | Mapping[str, Json] | BaseException
+"""An error: a message, an object with ``code`` and ``message``, or an exception."""
+
+
+class TaskStore(Protocol):
+    """The verbs of the queue."""
+
+    # Producers
+
+    def create_task(
+        self,
+        topic: str,
+        data: object = None,
+        *,
+        connection: Any = None,
+        **options: Unpack[TaskOptions],
+    ) -> CreatedTask:
+        """Store a new task. Once this returns (or the caller's transaction commits)
+        it is not lost.
+
+        With a ``task_id`` the call is repeated by itself when the connection broke
+        before the answer. Raises TaskAlreadyExists, and UniqueKeyTaken with
+        ``on_conflict="error"``.
+        """
+        ...
+
+    def create_tasks(
+        self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
+    ) -> list[CreatedId]:
+        """Store up to 10,000 tasks, all or none; each spec is a mapping of
+        ``create_task``'s arguments. The answers stand in the order of the specs."""
+        ...
+
+    # Reading
+
+    def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
+        """The task, live or finished (within retention); None when unknown."""
+        ...
+
+    def tasks(self, task_group_id: UUID | str, *, connection: Any = None) -> list[Task]:
+        """All tasks of a group, oldest first; empty when there are none."""
+        ...
+
+    def list_tasks(
+        self,
+        filters: Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        descending: bool = False,
+        connection: Any = None,
+    ) -> Page[TaskSummary]:
+        """A page of tasks without payloads, by (updated_at, task_id).
+
+        Filters: topic, sub_topic, kind, status (one or several), task_group_id,
+        from and to (aware instants on updated_at, inclusive).
+        """
+        ...
+
+    def list_leased_tasks(
+        self, topic: str, cursor: str | None = None, limit: int = 100, *, connection: Any = None
+    ) -> Page[TaskSummary]:
+        """A page of the topic's running and snoozed tasks."""
+        ...
+
+    def history(self, task_id: UUID | str, *, connection: Any = None) -> list[TaskEvent]:
+        """Everything that happened to a task, in order; complete within retention."""
+        ...
+
+    def topics(self, topic: str | None = None, *, connection: Any = None) -> list[TopicStat]:
+        """The topics (or the one named) at a glance."""
+        ...
+
+    # Workers
+
+    def reserve_task(
+        self, topic: str, pid: str, lease: Duration | None = None, *, connection: Any = None
+    ) -> LeasedTask | None:
+        """The next task of the topic, leased to ``pid``; None when nothing is ready."""
+        ...
+
+    def reserve_tasks(
+        self,
+        topics: Sequence[str],
+        pid: str,
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> list[LeasedTask]:
+        """Up to ``max_tasks`` tasks over several topics in turn; ``limits`` bounds
+        each topic of its own."""
+        ...
+
+    def acquire_lease(
+        self,
+        task_id: UUID | str,
+        pid: str,
+        lease: Duration | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeasedTask:
+        """Lease one named task. The owner of a live lease may acquire again: its old
+        token dies. Raises NoTaskFound, AlreadyDone, LeaseHeld, NotDue, Busy."""
+        ...
+
+    def extend_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState:
+        """Keep a live lease for ``duration`` from now; never shortens, never revives."""
+        ...
+
+    def renew_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState:
+        """Set a live lease to end exactly ``duration`` from now; may shorten it."""
+        ...
+
+    def extend_leases(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> list[ExtendVerdict]:
+        """Extend many (task_id, token) pairs of one owner; one verdict each, in order."""
+        ...
+
+    def release_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """Give a task back unfinished; its attempt is given back too."""
+        ...
+
+    def terminate(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        result: Json = None,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """End a task as a success. Repeated by itself when the answer was lost."""
+        ...
+
+    def terminate_many(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        results: Sequence[Json] | None = None,
+        *,
+        connection: Any = None,
+    ) -> list[SettleVerdict]:
+        """End many (task_id, token) pairs of one owner; one verdict each, in order."""
+        ...
+
+    def snooze(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        delay: Duration,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """Put a task to sleep; the lease ends and the attempt is given back."""
+        ...
+
+    def fail(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """End a task as failed, for good. Repeated by itself when the answer was lost."""
+        ...
+
+    def retry(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """End the attempt as an error; the task's policy decides between another and
+        the end. ``delay`` replaces the policy's wait, not its limit."""
+        ...
+
+    def settle_tasks(
+        self, pid: str, settlements: Iterable[Settlement], *, connection: Any = None
+    ) -> list[SettleVerdict]:
+        """Settle many leases of one owner in one commit; one verdict each, in order."""
+        ...
+
+    def settle_and_reserve(
+        self,
+        pid: str,
+        settlements: Iterable[Settlement],
+        topics: Sequence[str],
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> SettledBatch:
+        """Settle the last batch and reserve the next, in one commit."""
+        ...
+
+    def report_progress(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        progress: Json,
+        connection: Any = None,
+    ) -> int:
+        """Show how far the work is; the last one stays. Returns the record's version."""
+        ...
+
+    def save_checkpoint(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        checkpoint: Json,
+        connection: Any = None,
+    ) -> CheckpointSaved:
+        """Record a safe point, handed to the next owner should this one be lost."""
+        ...
+
+    # Fences
+
+    def assert_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeaseState:
+        """Check that a lease is live and newest. In the caller's transaction this also
+        holds the task until that transaction ends: nobody can take it over."""
+        ...
+
+    def advance_fence(self, resource: str, token: int, *, connection: Any = None) -> int:
+        """Remember the highest token seen for a resource. Raises StaleFence for a lower."""
+        ...
+
+    def transaction(
+        self, lease: LeaseLike, *, terminate: bool = False
+    ) -> AbstractContextManager[FencedTransaction[Any]]:
+        """A transaction on a connection of ours whose writes are committed only under
+        a live lease; ``terminate=True`` ends the task in it, exactly once."""
+        ...
+
+    # Operators
+
+    def revoke_lease(
+        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+    ) -> TaskOutcome:
+        """Take a running or snoozed task back to starting. Raises
+        TaskConcurrentlyUpdated if it changed since ``record_ver`` was read."""
+        ...
+
+    def cancel(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CancelOutcome:
+        """Cancel a task: at once if it waits, by a request to its owner if it runs."""
+        ...
+
+    def resubmit(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CreatedTask:
+        """A new task from a finished one."""
+        ...
+
+    def pause_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState:
+        """From now on nothing of the topic is reserved; running tasks go on."""
+        ...
+
+    def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState:
+        """Undo ``pause_topic``."""
+        ...
+
+    def set_topic(
+        self,
+        topic: str,
+        *,
+        lease: Duration | None = None,
+        retention: Duration | None = None,
+        connection: Any = None,
+    ) -> TopicState:
+        """Set a topic's default lease and how long its finished tasks are kept."""
+        ...
+
+    def raise_token_epoch(self, reason: str, *, connection: Any = None) -> int:
+        """After a restore that the database cannot see: a floor for all later tokens."""
+        ...
+
+    def sweep(self, max_tasks: int = 1_000, *, connection: Any = None) -> SweepReport:
+        """Wake what is due, take back what expired, end what is past its deadline."""
+        ...
+
+    def prepare_partitions(self, *, connection: Any = None) -> int:
+        """Make the partitions of the coming two weeks; returns how many were missing."""
+        ...
+
+    def apply_retention(self, max_rows: int = 10_000, *, connection: Any = None) -> list[Retained]:
+        """One bounded step of dropping what is kept no longer; empty when done."""
+        ...
+
+    # Idle workers
+
+    def mark_idle(
+        self, topics: Sequence[str], pid: str, duration: Duration, *, connection: Any = None
+    ) -> bool:
+        """Ask producers of these topics for a notification. True: poll once more, then
+        sleep. False: producers are at work, poll again soon."""
+        ...
+
+    def clear_idle(self, pid: str, *, connection: Any = None) -> None:
+        """Take the mark back."""
+        ...
+
+    def close(self) -> None:
+        """Close our own connections; a later call opens new ones."""
+        ...

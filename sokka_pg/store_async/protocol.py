@@ -1,0 +1,286 @@
+"""The verbs of ``TaskStore`` for an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+from uuid import UUID
+
+from typing_extensions import Unpack
+
+from sokka_pg.calls import TaskOptions
+from sokka_pg.durations import Duration
+from sokka_pg.fence import FencedTransaction
+from sokka_pg.model import (
+    CancelOutcome,
+    CheckpointSaved,
+    CreatedId,
+    CreatedTask,
+    ExtendVerdict,
+    Json,
+    LeasedTask,
+    LeaseState,
+    Page,
+    Retained,
+    SettledBatch,
+    Settlement,
+    SettleVerdict,
+    SweepReport,
+    Task,
+    TaskEvent,
+    TaskOutcome,
+    TaskSummary,
+    TopicStat,
+    TopicState,
+)
+from sokka_pg.store.protocol import ErrorLike, LeaseLike
+
+
+class AsyncTaskStore(Protocol):
+    """The verbs of ``TaskStore``, each with the same arguments and promise, awaited."""
+
+    def transaction(
+        self, lease: LeaseLike, *, terminate: bool = False
+    ) -> AbstractAsyncContextManager[FencedTransaction[Any]]: ...
+
+    async def close(self) -> None: ...
+
+    async def create_task(
+        self,
+        topic: str,
+        data: object = None,
+        *,
+        connection: Any = None,
+        **options: Unpack[TaskOptions],
+    ) -> CreatedTask: ...
+
+    async def create_tasks(
+        self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
+    ) -> list[CreatedId]: ...
+
+    async def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None: ...
+
+    async def tasks(self, task_group_id: UUID | str, *, connection: Any = None) -> list[Task]: ...
+
+    async def list_tasks(
+        self,
+        filters: Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        descending: bool = False,
+        connection: Any = None,
+    ) -> Page[TaskSummary]: ...
+
+    async def list_leased_tasks(
+        self, topic: str, cursor: str | None = None, limit: int = 100, *, connection: Any = None
+    ) -> Page[TaskSummary]: ...
+
+    async def history(self, task_id: UUID | str, *, connection: Any = None) -> list[TaskEvent]: ...
+
+    async def topics(
+        self, topic: str | None = None, *, connection: Any = None
+    ) -> list[TopicStat]: ...
+
+    async def reserve_task(
+        self, topic: str, pid: str, lease: Duration | None = None, *, connection: Any = None
+    ) -> LeasedTask | None: ...
+
+    async def reserve_tasks(
+        self,
+        topics: Sequence[str],
+        pid: str,
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> list[LeasedTask]: ...
+
+    async def acquire_lease(
+        self,
+        task_id: UUID | str,
+        pid: str,
+        lease: Duration | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeasedTask: ...
+
+    async def extend_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState: ...
+
+    async def renew_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> LeaseState: ...
+
+    async def extend_leases(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        *,
+        duration: Duration | None = None,
+        connection: Any = None,
+    ) -> list[ExtendVerdict]: ...
+
+    async def release_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def terminate(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        result: Json = None,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def terminate_many(
+        self,
+        pid: str,
+        leases: Iterable[tuple[UUID, int]],
+        results: Sequence[Json] | None = None,
+        *,
+        connection: Any = None,
+    ) -> list[SettleVerdict]: ...
+
+    async def snooze(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        delay: Duration,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def fail(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def retry(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        error: ErrorLike,
+        delay: Duration | None = None,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def settle_tasks(
+        self, pid: str, settlements: Iterable[Settlement], *, connection: Any = None
+    ) -> list[SettleVerdict]: ...
+
+    async def settle_and_reserve(
+        self,
+        pid: str,
+        settlements: Iterable[Settlement],
+        topics: Sequence[str],
+        max_tasks: int = 1,
+        lease: Duration | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        connection: Any = None,
+    ) -> SettledBatch: ...
+
+    async def report_progress(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        progress: Json,
+        connection: Any = None,
+    ) -> int: ...
+
+    async def save_checkpoint(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        checkpoint: Json,
+        connection: Any = None,
+    ) -> CheckpointSaved: ...
+
+    async def assert_lease(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        connection: Any = None,
+    ) -> LeaseState: ...
+
+    async def advance_fence(self, resource: str, token: int, *, connection: Any = None) -> int: ...
+
+    async def revoke_lease(
+        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+    ) -> TaskOutcome: ...
+
+    async def cancel(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CancelOutcome: ...
+
+    async def resubmit(
+        self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
+    ) -> CreatedTask: ...
+
+    async def pause_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState: ...
+
+    async def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState: ...
+
+    async def set_topic(
+        self,
+        topic: str,
+        *,
+        lease: Duration | None = None,
+        retention: Duration | None = None,
+        connection: Any = None,
+    ) -> TopicState: ...
+
+    async def raise_token_epoch(self, reason: str, *, connection: Any = None) -> int: ...
+
+    async def sweep(self, max_tasks: int = 1_000, *, connection: Any = None) -> SweepReport: ...
+
+    async def prepare_partitions(self, *, connection: Any = None) -> int: ...
+
+    async def apply_retention(
+        self, max_rows: int = 10_000, *, connection: Any = None
+    ) -> list[Retained]: ...
+
+    async def mark_idle(
+        self, topics: Sequence[str], pid: str, duration: Duration, *, connection: Any = None
+    ) -> bool: ...
+
+    async def clear_idle(self, pid: str, *, connection: Any = None) -> None: ...
