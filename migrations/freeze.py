@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     if broken:
         print(f"released revisions have changed: {', '.join(broken)}", file=sys.stderr)
         return 1
-    newest = max(folder.name for folder in VERSIONS.iterdir() if (folder / "manifest").is_file())
+    newest = revision_folders()[-1].name
     if arguments == ["--release"]:
         SEALS.write_text("".join(f"{r.name} {digest(r)}\n" for r in revision_folders()))
         return 0
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
 
 
 def revision_folders() -> list[Path]:
-    return sorted(folder.parent for folder in VERSIONS.glob("*/manifest"))
+    scripts = VERSIONS.glob("[0-9]*_*.py")
+    return sorted(VERSIONS / script.name.partition("_")[0] for script in scripts)
 
 
 def seals() -> dict[str, str]:
@@ -65,6 +66,7 @@ def digest(folder: Path) -> str:
 
 
 def listed(folder: Path) -> set[Path]:
+    """The files that a folder's manifest names."""
     lines = (folder / "manifest").read_text().splitlines()
     return {Path(name) for line in lines if (name := line.partition("#")[0].strip())}
 

@@ -1,8 +1,7 @@
 """What a schema consists of, read from PostgreSQL's catalogue.
 
 Two schemas that work alike read alike: each object under its name, with its
-definition, its grants and its comment. The schema's own name is replaced, so
-that schemas of different names compare. Left out is what time makes
+definition, its grants and its comment. Left out are what time makes
 (partitions) and alembic's version table.
 """
 
@@ -48,6 +47,7 @@ _OF_RELATIONS = (
     from kept k
     join pg_catalog.pg_attribute a on a.attrelid = k.oid and a.attnum > 0 and not a.attisdropped
     left join pg_catalog.pg_attrdef d on d.adrelid = k.oid and d.adnum = a.attnum
+    where k.relkind <> 'S'
     """,
     """
     select format('constraint %%s on %%s', n.conname, k.relname),
@@ -110,13 +110,13 @@ _OF_THE_REST = (
            string_agg(g.privilege || case when g.grantable then '*' else '' end, ','
                       order by g.privilege)
     from (
-        select 'schema' as object, a.grantee, a.privilege_type as privilege,
+        select 'schema'::text as object, a.grantee, a.privilege_type as privilege,
                a.is_grantable as grantable
         from pg_catalog.pg_namespace n,
              aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
         where n.nspname = %(schema)s
         union all
-        select c.relname, a.grantee, a.privilege_type, a.is_grantable
+        select c.relname::text, a.grantee, a.privilege_type, a.is_grantable
         from pg_catalog.pg_class c,
              aclexplode(coalesce(c.relacl,
                         acldefault(case c.relkind when 'S' then 's' else 'r' end::"char",
@@ -128,7 +128,7 @@ _OF_THE_REST = (
         from pg_catalog.pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
         where p.pronamespace = %(schema)s::regnamespace
         union all
-        select t.typname, a.grantee, a.privilege_type, a.is_grantable
+        select t.typname::text, a.grantee, a.privilege_type, a.is_grantable
         from pg_catalog.pg_type t
              left join pg_catalog.pg_class c on c.oid = t.typrelid,
              aclexplode(coalesce(t.typacl, acldefault('T', t.typowner))) a
@@ -140,11 +140,13 @@ _OF_THE_REST = (
 )
 
 
-def read(connection: psycopg.Connection[TupleRow], schema: str) -> dict[str, str]:
-    """Every object of ``schema`` with its definition, names of the schema as ``sokka``.
+def read(
+    connection: psycopg.Connection[TupleRow], schema: str, called: str | None = None
+) -> dict[str, str]:
+    """Every object of ``schema`` with its definition; empty if there is no such schema.
 
-    Empty if there is no such schema. Changes nothing but a transaction's
-    ``search_path``, and that back again.
+    ``called``: the name to show for the schema's own, wherever it stands as a
+    word; for a comparison, read the one with the more unusual name that way.
     """
     found: dict[str, str] = {}
     known = connection.execute("select to_regnamespace(%s) is not null", (schema,)).fetchone()
@@ -158,8 +160,8 @@ def read(connection: psycopg.Connection[TupleRow], schema: str) -> dict[str, str
         connection.execute("set local search_path = pg_catalog")
         for query in _queries():
             for what, definition in connection.execute(query, values):
-                key = name.sub("sokka", what)
-                text = name.sub("sokka", definition or "")
+                key = name.sub(called or schema, what)
+                text = name.sub(called or schema, definition or "")
                 found[key] = f"{found[key]}; {text}" if key in found else text
         connection.execute("select set_config('search_path', %s, true)", before)
     return found

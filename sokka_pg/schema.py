@@ -11,10 +11,15 @@ import re
 from pathlib import Path, PurePosixPath
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from sokka_pg.errors import BadArgument, SchemaMismatch
 
 DEFAULT = "sokka"
+WHOLE = "manifest"
+FENCE = "fence/manifest"
+"""What is listed: the whole queue, or the fence that can be installed alone."""
+
 _WORD = re.compile(r"\bsokka\b")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _NAME_RULE = (
@@ -84,53 +89,53 @@ def _data_folder(packaged: str, in_checkout: str) -> Path:
     raise SchemaMismatch(f"this installation of sokka_pg lacks its folder {packaged}: reinstall it")
 
 
-def manifest(root: Path) -> list[Path]:
-    """The files that ``root/manifest`` lists, in load order.
+def manifest(root: Path, listing: str = WHOLE) -> list[Path]:
+    """The files below ``root`` that its file ``listing`` names, in load order.
 
-    One path per line, relative to the manifest's folder, ``#`` starts a
-    comment. Raises :class:`SchemaMismatch` for a file that is not there, is
-    named twice or lies outside the tree.
+    One path per line, relative to ``root``; ``#`` starts a comment. Raises
+    :class:`SchemaMismatch` for a file that is not there, is named twice or lies
+    outside the tree.
     """
     names = [
         entry
-        for line in (root / "manifest").read_text(encoding="utf-8").splitlines()
+        for line in (root / listing).read_text(encoding="utf-8").splitlines()
         if (entry := line.partition("#")[0].strip())
     ]
     files = [root / PurePosixPath(name) for name in names]
-    tree = sql_root() if root.is_relative_to(sql_root()) else root
     for name, file in zip(names, files, strict=True):
-        if not file.resolve().is_relative_to(tree.resolve()):
-            raise SchemaMismatch(f"{root.name}/manifest: {name} lies outside {tree.name}/")
+        if not file.resolve().is_relative_to(root.resolve()):
+            raise SchemaMismatch(f"{listing}: {name} lies outside {root.name}/")
         if not file.is_file():
-            raise SchemaMismatch(f"{root.name}/manifest: {name} is not there")
+            raise SchemaMismatch(f"{listing}: {name} is not there")
     if len(set(files)) < len(files):
-        raise SchemaMismatch(f"{root.name}/manifest names a file twice")
+        raise SchemaMismatch(f"{listing} names a file twice")
     return files
 
 
-def statements(root: Path, schema: str) -> list[str]:
-    """The SQL that loads ``root`` into ``schema``, in order, for one transaction.
+def statements(root: Path, schema: str, listing: str = WHOLE) -> list[str]:
+    """The SQL that loads a listing of ``root`` into ``schema``, in order.
 
-    First the schema, if it is not there; then each file; last, what PostgreSQL
-    grants to PUBLIC by itself (EXECUTE on functions, USAGE on types) is revoked.
+    For one transaction. First the schema, if it is not there; then each file;
+    last, what PostgreSQL grants to PUBLIC by itself (EXECUTE on functions, USAGE
+    on types) is revoked.
     """
-    check_name(schema)
     files = [
         f"-- {file.relative_to(root).as_posix()}\n{file.read_text(encoding='utf-8')}"
-        if file.is_relative_to(root)
-        else file.read_text(encoding="utf-8")
-        for file in manifest(root)
+        for file in manifest(root, listing)
     ]
+    check_name(schema)
     return [render(text, schema) for text in (_MAKE_SCHEMA, *files, _CLOSE)]
 
 
-def load(connection: psycopg.Connection[object], schema: str, root: Path | None = None) -> None:
-    """Load ``root`` (by default all of ``sql/``) into ``schema``: all of it, or nothing.
+def load(
+    connection: psycopg.Connection[TupleRow], schema: str, listing: str = WHOLE
+) -> None:
+    """Load ``sql/``, or the part that ``listing`` names, into ``schema``: all, or nothing.
 
     Runs in a transaction of its own, or in a savepoint of the caller's. Makes
     no roles. psycopg's errors pass through with a note that names the file.
     """
-    texts = statements(root or sql_root(), schema)
+    texts = statements(sql_root(), schema, listing)
     with connection.transaction():
         for text in texts:
             try:
@@ -138,11 +143,6 @@ def load(connection: psycopg.Connection[object], schema: str, root: Path | None 
             except psycopg.Error as error:
                 error.add_note(f"while loading: {text.partition(chr(10))[0]}")
                 raise
-
-
-def fence_root() -> Path:
-    """The folder of the fence that can be installed alone."""
-    return sql_root() / "fence"
 
 
 def make_schema(schema: str) -> str:
@@ -183,9 +183,8 @@ begin
     for v_type in
         select t.oid::regtype
         from pg_catalog.pg_type t
-        left join pg_catalog.pg_class c on c.oid = t.typrelid
         where t.typnamespace = 'sokka'::regnamespace
-          and (t.typtype in ('d', 'e', 'r') or c.relkind = 'c')
+          and t.typtype <> 'm' and t.typelem = 0  -- these follow another type
     loop
         execute format('revoke all on type %s from public', v_type);
     end loop;
@@ -196,11 +195,12 @@ $do$;
 # Dropping without CASCADE spares what others built on our objects. Since kinds
 # depend on each other in no fixed order (functions on views, views on
 # functions), rounds go on as long as one of them drops something.
-_DROP = """\
+_DROP = r"""
 do $do$
 declare
     v_item record;
     v_dropped boolean;
+    v_detail text;
     v_left text;
 begin
     for v_item in
@@ -246,7 +246,8 @@ begin
                 v_dropped := true;
             exception
                 when dependent_objects_still_exist then
-                    get stacked diagnostics v_left = pg_exception_detail;
+                    get stacked diagnostics v_detail = pg_exception_detail;
+                    v_left := concat_ws(E'\n', v_left, v_detail);
                 when undefined_table or undefined_object or undefined_function then
                     null;  -- went with one dropped before it in this round
             end;
@@ -254,7 +255,10 @@ begin
         exit when not v_dropped;
     end loop;
     if v_left is not null then
-        raise exception 'something outside schema sokka depends on it: %', v_left
+        raise exception 'others depend on schema sokka, drop these first: %',
+            (select string_agg(distinct line, '; ')
+             from regexp_split_to_table(v_left, E'\n') line
+             where split_part(line, ' depends on ', 1) not like '% sokka.%')
             using errcode = 'dependent_objects_still_exist';
     end if;
 end

@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from sokka_pg import embedded, migrate, schema, settings
 from sokka_pg.catalogue import VERSION_TABLE
@@ -58,7 +58,7 @@ class Server:
 
     def url(self, database: str) -> str:
         """Where to find one of the server's databases."""
-        return make_conninfo(self._url, dbname=database)
+        return urlunsplit(urlsplit(self._url)._replace(path=f"/{database}"))
 
     def create(self, template: str = "template0") -> str:
         """Make a database, a copy of ``template``, and return its name."""

@@ -10,7 +10,7 @@ gives up its own locks, pauses, and tries again.
 from sokka_pg.migrate.checks import Check, check, current, fence_only
 from sokka_pg.migrate.hosting import ignore_name, ignore_object, version_location
 from sokka_pg.migrate.runs import Moved, Run, downgrade, move, upgrade
-from sokka_pg.migrate.scripts import fence_sql, revision, revisions, sql
+from sokka_pg.migrate.scripts import fence_sql, revision, revision_below, revisions, sql
 
 __all__ = [
     "Check",
@@ -25,6 +25,7 @@ __all__ = [
     "ignore_object",
     "move",
     "revision",
+    "revision_below",
     "revisions",
     "sql",
     "upgrade",

@@ -68,7 +68,7 @@ def fence_only(url: str, schema: str = sql_files.DEFAULT) -> bool:
             (schema,),
         ).fetchone()
         if there is None:
-            sql_files.load(connection, schema, sql_files.fence_root())
+            sql_files.load(connection, schema, sql_files.FENCE)
         return there is None
 
 
@@ -78,7 +78,7 @@ def _drift(connection: psycopg.Connection[TupleRow], schema: str) -> tuple[str, 
     try:
         with connection.transaction(force_rollback=True):
             sql_files.load(connection, scratch)
-            expected = catalogue.read(connection, scratch)
+            expected = catalogue.read(connection, scratch, called=schema)
             actual = catalogue.read(connection, schema)
     except psycopg.errors.InsufficientPrivilege:
         return None

@@ -15,21 +15,19 @@ from alembic import command
 from alembic.util import CommandError
 from psycopg.rows import TupleRow
 
-from sokka_pg import catalogue, settings
+from sokka_pg import catalogue, settings, translate
 from sokka_pg import schema as sql_files
 from sokka_pg.errors import (
     Busy,
-    DatabaseUnavailable,
     SchemaMismatch,
     SokkaError,
+    TransactionConflict,
     UnexpectedDatabaseError,
 )
 from sokka_pg.migrate import scripts
 
 PATIENCE = timedelta(minutes=1)
 
-_RETRY_STATES = ("55P03", "40P01")  # lock_not_available, deadlock_detected
-_UNREACHABLE_STATES = ("53300", "28000", "28P01", "3D000")
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -154,7 +152,7 @@ def _patiently(url: str, act: Callable[[sa.Connection], Moved], run: Run) -> Mov
             with engine(url).begin() as connection:
                 return act(connection)
         except (sa.exc.DBAPIError, psycopg.Error) as error:
-            if _cause(error).sqlstate not in _RETRY_STATES:
+            if not isinstance(_named(error), Busy | TransactionConflict):
                 raise
             if time.monotonic() >= give_up_at:
                 raise Busy(
@@ -223,20 +221,15 @@ def engine(url: str) -> sa.Engine:
     )
 
 
-def _cause(error: BaseException) -> psycopg.Error:
-    original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    return original if isinstance(original, psycopg.Error) else psycopg.Error(str(original))
-
-
-def _named(cause: psycopg.Error) -> SokkaError:
-    message = settings.redact(str(cause).strip())
-    state = cause.sqlstate or ""
-    if state == "2BP01":  # dependent_objects_still_exist
-        return SchemaMismatch(message)
-    unreachable = state[:2] in ("", "08") or state[:4] == "57P0" or state in _UNREACHABLE_STATES
-    if unreachable and isinstance(cause, psycopg.OperationalError):
-        return DatabaseUnavailable(f"no database to be reached: {message}")
-    return UnexpectedDatabaseError(message, {"sqlstate": state})
+def _named(error: sa.exc.DBAPIError | psycopg.Error) -> SokkaError:
+    named = translate.from_driver(error) or UnexpectedDatabaseError(str(error))
+    message = settings.redact(named.message)
+    if named.detail.get("sqlstate") == "2BP01":  # dependent_objects_still_exist
+        return SchemaMismatch(message, named.detail)
+    if isinstance(named, SchemaMismatch):
+        # Its advice is to migrate, which is what failed.
+        return UnexpectedDatabaseError(message, named.detail)
+    return type(named)(message, named.detail)
 
 
 @contextmanager
@@ -245,6 +238,6 @@ def named_errors() -> Iterator[None]:
     try:
         yield
     except (sa.exc.DBAPIError, psycopg.Error) as error:
-        raise _named(_cause(error)) from None
+        raise _named(error) from None
     except CommandError as error:
         raise SchemaMismatch(str(error)) from None

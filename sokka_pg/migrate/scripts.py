@@ -38,6 +38,12 @@ def revision(name: str) -> str:
     raise UsageError(f"revision: {name[:60]!r} is unknown; known: base, {', '.join(known)}, head")
 
 
+def revision_below(name: str) -> str:
+    """The revision before ``name``; base is below the first, and below itself."""
+    order = ["base", *revisions()]
+    return order[max(0, order.index(name) - 1)]
+
+
 def is_down(start: str, to: str) -> bool:
     """Whether the way from one revision to the other goes down."""
     order = ["base", *revisions()]
@@ -77,7 +83,7 @@ def sql(schema: str = sql_files.DEFAULT, to: str = "head", start: str = "base") 
 
 def fence_sql(schema: str = sql_files.DEFAULT) -> str:
     """The text that installs ``advance_fence`` alone, for a DBA to read and run."""
-    texts = sql_files.statements(sql_files.fence_root(), schema)
+    texts = sql_files.statements(sql_files.sql_root(), schema, sql_files.FENCE)
     return "\n".join(("begin;", *texts, "commit;", ""))
 
 

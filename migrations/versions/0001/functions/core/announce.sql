@@ -1,0 +1,31 @@
+-- Waking idle workers. NOTIFY takes a database-wide lock at commit and undoes
+-- group commit (8 clients: 5 k instead of 15.9 k inserts/s), so it is sent only
+-- where somebody sleeps.
+
+-- topic_hash: eight hexadecimal digits; all that a notification says.
+create function sokka.topic_hash(p_topic text) returns text
+language sql immutable as $$
+    select substr(md5(p_topic), 1, 8)
+$$;
+
+-- announce: wake whoever sleeps on these topics when the transaction commits.
+-- The shared lock orders it against mark_idle: either the mark is seen here, or
+-- the worker sees the committed task in the poll that follows its mark.
+create function sokka.announce(p_topics text[]) returns void
+language plpgsql as $$
+declare
+    v_topic text;
+begin
+    if not (select s.notify from sokka.settings s) then
+        return;
+    end if;
+    foreach v_topic in array p_topics loop
+        perform pg_advisory_xact_lock_shared(
+            'sokka.idle_workers'::regclass::oid::integer, hashtext(v_topic));
+        if exists (select from sokka.idle_workers w
+                    where w.topic = v_topic and w.idle_until > sokka.clock()) then
+            perform pg_notify('sokka', 't' || sokka.topic_hash(v_topic));
+        end if;
+    end loop;
+end
+$$;

@@ -1,0 +1,64 @@
+-- Tokens only ever rise, across everything that can set the sequence back: a
+-- crash that lost unflushed WAL, a standby promoted without the last commits, a
+-- dump, a copied disk. Each of these changes the server's incarnation, and the
+-- first grant after a change lifts the sequence to the microseconds since 1970,
+-- far above anything drawn before.
+
+-- incarnation: what changes when the sequence may have gone back.
+--   start of the postmaster   any restart
+--   statistics reset          a crash of one backend: all others restart and
+--                             unflushed WAL is lost, but the postmaster stays
+--                             (PostgreSQL 14 reads a file for it, too slow; there
+--                             such a crash with synchronous_commit off is a gap)
+--   timeline                  a promotion; pg_control_checkpoint() shows the old
+--                             timeline long after one
+--   sequence's file           database and relation: dump, restore, template copy
+create function sokka.incarnation() returns text
+language plpgsql as $$
+declare
+    v_reset timestamptz;
+begin
+    if current_setting('server_version_num')::integer >= 150000 then
+        v_reset := pg_stat_get_bgwriter_stat_reset_time();
+    end if;
+    return concat_ws(' ',
+        extract(epoch from pg_postmaster_start_time()),
+        extract(epoch from v_reset),
+        substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+        pg_relation_filepath('sokka.token_seq'),
+        'sokka.token_seq'::regclass::oid);
+end
+$$;
+
+-- lift_tokens: the next token is above every one drawn before.
+create function sokka.lift_tokens(p_incarnation text) returns bigint
+language plpgsql as $$
+declare
+    v_floor bigint;
+begin
+    select greatest(s.last_value + 1,
+                    (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+      into v_floor from sokka.token_seq s;
+    -- Not transactional, so a rollback of the caller takes no token back.
+    perform setval('sokka.token_seq', v_floor, true);
+    update sokka.token_epoch set incarnation = p_incarnation, raised_at = clock_timestamp();
+    return v_floor;
+end
+$$;
+
+-- trust_tokens: to be called after the row lock and before nextval.
+create function sokka.trust_tokens() returns void
+language plpgsql as $$
+declare
+    v_incarnation constant text := sokka.incarnation();
+begin
+    if exists (select from sokka.token_epoch e where e.incarnation = v_incarnation) then
+        return;
+    end if;
+    perform from sokka.token_epoch for update;
+    -- A new statement, so a new snapshot: another session may have lifted it.
+    if not exists (select from sokka.token_epoch e where e.incarnation = v_incarnation) then
+        perform sokka.lift_tokens(v_incarnation);
+    end if;
+end
+$$;

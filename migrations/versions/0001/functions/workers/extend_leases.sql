@@ -1,0 +1,105 @@
+-- judge_missed: why members of a batch were not locked with their proof. One row
+-- per member: the SQLSTATE of the refusal and how the task stands; 55P03 where
+-- only somebody else's lock stood in the way, which is no loss.
+create function sokka.judge_missed(
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_ords integer[], p_now timestamptz
+) returns setof sokka.verdict
+language plpgsql
+set enable_seqscan = off
+as $$
+begin
+    return query
+        select m.ord, m.task_id,
+               case when l.task_id is not null then coalesce(sokka.lease_fault(
+                        l.status, l.pid, l.token, l.lease_expires_at, p_pid, m.token, p_now), '55P03')
+                    when f.task_id is not null then 'SK002'
+                    else 'SK001' end,
+               case when l.task_id is not null
+                    then sokka.found(l, jsonb_build_object('pid', p_pid, 'token', m.token))
+                    else jsonb_build_object('task_id', m.task_id, 'status', f.status, 'pid', f.pid,
+                        'token', f.token, 'record_ver', f.record_ver,
+                        'error_code', f.error ->> 'code',
+                        'expected', jsonb_build_object('pid', p_pid, 'token', m.token)) end
+          from unnest(p_ords, p_task_ids, p_tokens) m (ord, task_id, token)
+          left join sokka.locked_task l on l.task_id = m.task_id
+          left join lateral (select * from sokka.finished_tasks f where f.task_id = m.task_id limit 1) f
+            on l.task_id is null;
+end
+$$;
+
+create function sokka.check_batch(p_pid text, p_task_ids uuid[], p_tokens bigint[]) returns void
+language plpgsql as $$
+begin
+    perform sokka.check_not_null('pid', p_pid is null);
+    perform sokka.check_not_null('task_ids', p_task_ids is null);
+    perform sokka.check_not_null('tokens', p_tokens is null);
+    if coalesce(array_ndims(p_task_ids), 1) <> 1 or coalesce(array_ndims(p_tokens), 1) <> 1
+       or cardinality(p_task_ids) > 10000 then
+        perform sokka.refuse_argument('task_ids', 'must be a list of at most 10000 ids');
+    end if;
+    if cardinality(p_task_ids) <> cardinality(p_tokens) then
+        perform sokka.refuse_argument('tokens', 'must hold one token for each task id');
+    end if;
+    perform sokka.check_not_null('a member of task_ids', array_position(p_task_ids, null) is not null);
+    perform sokka.check_not_null('a member of tokens', array_position(p_tokens, null) is not null);
+    perform sokka.check_isolation();
+end
+$$;
+
+-- extend_leases: extend all leases of one owner in one statement.
+-- Returns one row for each member: verdict 'ok', or the SQLSTATE of its refusal
+-- (55P03: another call holds the row, try again; never a loss).
+-- Raises: 22023, 25001.   Locks: the rows, in order of ids, never waiting.
+create function sokka.extend_leases(
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_lease interval default null
+) returns table (
+    ord integer, task_id uuid, verdict text, lease_expires_at timestamptz, cancel_requested boolean
+)
+language plpgsql security definer
+set search_path = pg_catalog, sokka, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_lease constant interval := sokka.checked_lease('lease', p_lease);
+    v_now timestamptz;
+    v_locked uuid[];
+    v_ords integer[];
+    v_count integer;
+begin
+    perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
+    select array_agg(l.task_id), coalesce(array_agg(l.ord), '{}') into v_locked, v_ords
+      from (select t.task_id, m.ord::integer
+              from unnest(p_task_ids, p_tokens) with ordinality m (task_id, token, ord)
+              join sokka.tasks t on t.task_id = m.task_id
+             where t.status = 'running' and t.pid = p_pid and t.token = m.token
+             order by t.task_id
+               for no key update of t skip locked) l;
+    v_now := sokka.clock();
+    update sokka.tasks t
+       set lease_expires_at = greatest(t.lease_expires_at,
+               v_now + coalesce(v_lease, sokka.lease_of(t.topic))),
+           record_ver = t.record_ver + 1
+     where t.task_id = any (v_locked) and t.lease_expires_at > v_now;
+    return query
+        select m.ord::integer, m.task_id, 'ok', t.lease_expires_at, t.cancel_requested_at is not null
+          from unnest(p_task_ids) with ordinality m (task_id, ord)
+          join sokka.tasks t on t.task_id = m.task_id
+         where m.ord = any (v_ords) and t.lease_expires_at > v_now;
+    get diagnostics v_count = row_count;
+    if v_count = cardinality(p_task_ids) then
+        return;
+    end if;
+    return query
+        select v.ord, v.task_id, v.verdict, null::timestamptz, null::boolean
+          from (select array_agg(m.ord::integer) as ords, array_agg(m.task_id) as task_ids,
+                       array_agg(m.token) as tokens
+                  from unnest(p_task_ids, p_tokens) with ordinality m (task_id, token, ord)
+                  left join sokka.tasks t on t.task_id = m.task_id
+                 where m.ord <> all (v_ords) or t.lease_expires_at <= v_now) n,
+               sokka.judge_missed(p_pid, n.task_ids, n.tokens, n.ords, v_now) v;
+end
+$$;

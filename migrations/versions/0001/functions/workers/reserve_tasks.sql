@@ -1,0 +1,115 @@
+-- reserve_from: reserve from several topics in turn. Each gets an equal share
+-- first; what a topic leaves over goes to the others. Which topic begins changes
+-- with every call, so that single tasks are taken in turn too.
+create function sokka.reserve_from(
+    p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
+) returns setof sokka.leased_task
+language plpgsql as $$
+declare
+    v_count constant integer := cardinality(p_topics);
+    v_turn integer := 0;
+    v_taken integer[] := array_fill(0, array[v_count]);
+    v_left integer := p_max;
+    v_want integer;
+    v_ids uuid[];
+    v_pos integer;
+begin
+    if v_count > 1 then
+        v_turn := coalesce(nullif(current_setting('skpg_turn.sokka', true), ''), '0')::integer;
+        perform set_config('skpg_turn.sokka', ((v_turn + 1) % 1000000)::text, false);
+    end if;
+    for v_round in 1..2 loop
+        for v_step in 0..v_count - 1 loop
+            exit when v_left <= 0;
+            v_pos := 1 + (v_turn + v_step) % v_count;
+            -- First round: an equal share of what is left, rounded up.
+            v_want := case when v_round = 1
+                then (v_left + v_count - v_step - 1) / (v_count - v_step) else v_left end;
+            v_want := least(v_want, coalesce(p_limits[v_pos], v_want) - v_taken[v_pos]);
+            continue when v_want <= 0 or exists (
+                select from sokka.topics t where t.topic = p_topics[v_pos] and t.paused_at is not null);
+            v_ids := sokka.claim(p_topics[v_pos], v_want);
+            continue when v_ids = '{}';
+            v_taken[v_pos] := v_taken[v_pos] + cardinality(v_ids);
+            v_left := v_left - cardinality(v_ids);
+            return query select * from sokka.grant_leases(
+                v_ids, p_pid, coalesce(p_lease, sokka.lease_of(p_topics[v_pos])), true);
+        end loop;
+        exit when v_left <= 0 or v_count = 1;
+    end loop;
+end
+$$;
+
+-- sweep_if_due: a bounded sweep on behalf of a reserve that came out short; at
+-- most one per half second in the installation. True when it may have made tasks
+-- ready.
+create function sokka.sweep_if_due() returns boolean
+language plpgsql as $$
+declare
+    v_now constant bigint := (extract(epoch from sokka.clock()) * 1000)::bigint;
+    v_swept_at constant bigint := (select s.last_value from sokka.swept_at_seq s);
+    v_done record;
+begin
+    -- A clock that was set back must not stop the sweep.
+    if v_now - v_swept_at between 0 and 499 then
+        return false;
+    end if;
+    select * into v_done from sokka.sweep_once(200);
+    return v_done.woken > 0 or v_done.taken_back > 0;
+end
+$$;
+
+create function sokka.check_reserve(
+    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer
+) returns void
+language plpgsql as $$
+declare
+    v_topic text;
+begin
+    perform sokka.check_not_null('topics', p_topics is null);
+    if array_ndims(p_topics) is distinct from 1 or cardinality(p_topics) > 1000 then
+        perform sokka.refuse_argument('topics', 'must be a list of 1 to 1000 topics');
+    end if;
+    foreach v_topic in array p_topics loop
+        perform sokka.check_name('topics', v_topic);
+    end loop;
+    perform sokka.check_name('pid', p_pid);
+    perform sokka.check_not_null('max_tasks', p_max_tasks is null);
+    if p_max_tasks not between 1 and 10000 then
+        perform sokka.refuse_argument('max_tasks', 'must be from 1 to 10000');
+    end if;
+    if p_limits is not null and
+       (cardinality(p_limits) <> cardinality(p_topics) or 0 > any (p_limits)) then
+        perform sokka.refuse_argument('limits', 'must hold one count for each topic, none negative');
+    end if;
+    perform sokka.check_isolation();
+end
+$$;
+
+-- reserve_tasks: lease up to p_max_tasks ready tasks.
+-- Needs:  topics, the caller's identity, a READ COMMITTED transaction.
+-- Leaves: running, each under a new token, until clock + p_lease (null: the
+--         topic's lease, else the installation's). Within a topic by priority,
+--         then arrival; over the topics in turn; of each at most its p_limits.
+-- Raises: 22023, 25001.   Locks: the tasks it returns (SKIP LOCKED: never waits).
+create function sokka.reserve_tasks(
+    p_topics text[], p_pid text, p_max_tasks integer, p_lease interval default null,
+    p_limits integer[] default null
+) returns setof sokka.leased_task
+language plpgsql security definer
+set search_path = pg_catalog, sokka, pg_temp
+set lock_timeout = '3s'
+as $$
+declare
+    v_lease constant interval := sokka.checked_lease('lease', p_lease);
+    v_count integer;
+begin
+    perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
+    return query select * from sokka.reserve_from(p_topics, p_limits, p_pid, p_max_tasks, v_lease);
+    get diagnostics v_count = row_count;
+    if v_count < p_max_tasks and sokka.sweep_if_due() then
+        return query select * from sokka.reserve_from(
+            p_topics, p_limits, p_pid, p_max_tasks - v_count, v_lease);
+    end if;
+end
+$$;

@@ -1,0 +1,48 @@
+"""``sokka``: all commands. Each module brings an ``app`` or a ``register(app)``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from sokka_pg.cli import migrate, options, pg
+from sokka_pg.cli.output import EXIT_CODES, CommandGroup, answer
+
+app = typer.Typer(
+    name="sokka",
+    cls=CommandGroup,
+    help="A task queue in PostgreSQL whose leases are fenced by the database.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(migrate.app, name="migrate")
+app.add_typer(pg.app, name="pg")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        answer({}, version("sokka-pg"), as_json=False)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    database_url: options.DatabaseUrl = None,
+    schema: options.Schema = None,
+    as_json: options.AsJson = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """The options of all commands; see ``options``."""
+
+
+def run() -> None:
+    """The console script."""
+    app(prog_name="sokka")
