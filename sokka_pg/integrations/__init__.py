@@ -1,0 +1,1 @@
+"""Guests: fenced sessions and models for other frameworks."""

@@ -1,0 +1,171 @@
+"""Wake-ups: what an idle worker waits for.
+
+PostgreSQL's notifications make a sleep end early; polling makes it end in any
+case. So a lost notification costs time, never a task, and everything works
+where LISTEN does not (behind a transaction-mode pooler). The listening
+connection is its own, in autocommit and never inside a transaction: a listener
+that idles in one would in time stop every NOTIFY of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from sokka_pg.calls.statement import checked_schema
+from sokka_pg.connections import ConnectionOptions, connect_arguments
+from sokka_pg.durations import Duration, to_timedelta
+from sokka_pg.errors import BadArgument
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.25
+LONGEST_BACKOFF_S = 30.0
+PROBE_S = 20.0
+_ANSWER_S = 10.0
+# More hashes than this at once only say "look everywhere".
+_MOST_HASHES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Why a wait ended. All empty: the poll interval is over, look anyway."""
+
+    topics: frozenset[str] = frozenset()
+    """Hashes (``topic_hash``) of topics that have new tasks."""
+    cancels: frozenset[str] = frozenset()
+    """Hashes of topics in which a running task was asked to stop."""
+    missed: bool = False
+    """True after a time without LISTEN: anything may have happened, look everywhere."""
+
+
+class Wakeup:
+    """Waits for notifications of one schema, or for the poll interval.
+
+    ``async with Wakeup(url) as wakeup: signals = await wakeup.wait()``. With
+    ``listen=False``, or behind a pooler, it only polls. ``on_change`` is told True and False as the
+    listening connection comes and goes. A connection that breaks is made again
+    after a wait that doubles up to 30 s, spread at random.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        schema: str = "sokka",
+        *,
+        listen: bool = True,
+        poll: Duration = 1.0,
+        options: ConnectionOptions | None = None,
+        on_change: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.schema = checked_schema(schema)
+        self.poll_s = to_timedelta(poll, "poll").total_seconds()
+        if self.poll_s <= 0:
+            raise BadArgument.of("poll", "must be longer than 0")
+        options = options or ConnectionOptions()
+        self.listen = listen and not options.pooler
+        self.listening = False
+        self.connects = 0
+        """How often a connection was tried; for metrics and tests."""
+        self._arguments = connect_arguments(database_url, options)
+        self._on_change = on_change
+        self._topics: set[str] = set()
+        self._cancels: set[str] = set()
+        self._missed = False
+        self._news = asyncio.Event()
+        self._listener: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Wakeup:
+        if self.listen:
+            self._listener = asyncio.create_task(self._listen_for_ever(), name="sokka-wakeup")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+
+    async def wait(self, at_most: Duration | None = None) -> Signals:
+        """Until something is notified, but no longer than ``at_most`` and the poll
+        interval. Signals that came in between are not lost."""
+        most = self.poll_s
+        if at_most is not None:
+            most = min(most, max(0.0, to_timedelta(at_most, "at_most").total_seconds()))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), most)
+        return self._take()
+
+    def poke(self) -> None:
+        """End the present or next wait, from the loop's own thread."""
+        self._news.set()
+
+    def _take(self) -> Signals:
+        found = Signals(frozenset(self._topics), frozenset(self._cancels), self._missed)
+        self._topics.clear()
+        self._cancels.clear()
+        self._missed = False
+        self._news.clear()
+        return found
+
+    async def _listen_for_ever(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while True:
+            try:
+                await self._listen_once()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                # Its text names host and user at most; it is here for the operator.
+                log.warning("listening for wake-ups stopped, polling goes on: %s", error)
+            if self._set_listening(False):
+                backoff = FIRST_BACKOFF_S
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+            backoff = min(LONGEST_BACKOFF_S, backoff * 2)
+
+    async def _listen_once(self) -> None:
+        self.connects += 1
+        connection = await AsyncConnection.connect(**self._arguments)
+        try:
+            listen = sql.SQL("listen {}").format(sql.Identifier(self.schema))
+            await asyncio.wait_for(connection.execute(listen), _ANSWER_S)
+            self._set_listening(True)
+            while True:
+                async for notice in connection.notifies(timeout=PROBE_S):
+                    self._note(notice.payload)
+                await asyncio.wait_for(connection.execute("select 1"), _ANSWER_S)
+        finally:
+            await _closed(connection)
+
+    def _note(self, payload: str) -> None:
+        if len(self._topics) + len(self._cancels) >= _MOST_HASHES:
+            self._missed = True
+        elif payload.startswith("t"):
+            self._topics.add(payload[1:])
+        elif payload.startswith("c"):
+            self._cancels.add(payload[1:])
+        self._news.set()
+
+    def _set_listening(self, listening: bool) -> bool:
+        """Whether this changed anything."""
+        if listening == self.listening:
+            return False
+        self.listening = listening
+        if listening:
+            self._missed = True
+            self._news.set()
+        if self._on_change is not None:
+            self._on_change(listening)
+        return True
+
+
+async def _closed(connection: AsyncConnection[Any]) -> None:
+    with suppress(psycopg.Error):
+        await connection.close()
