@@ -1,0 +1,125 @@
+"""One interface over three kinds of callers: sync store, async store, raw SQL.
+
+A caller is called with the name of a store's verb and its arguments. What the
+three have in common is all that the conformance suite may use: attributes of
+the answer that carry the SQL's column names, and the SQLSTATE of a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from sokka_pg.errors import SokkaError
+from sokka_pg.store import PgTaskStore
+from sokka_pg.store_async import AsyncPgTaskStore
+
+
+class SyncCaller:
+    def __init__(self, url: str) -> None:
+        self.store = PgTaskStore(url)
+
+    def __call__(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        return getattr(self.store, verb)(*arguments, **options)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class AsyncCaller:
+    def __init__(self, url: str) -> None:
+        self.runner = asyncio.Runner()
+        self.store = AsyncPgTaskStore(url)
+
+    def __call__(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        return self.runner.run(getattr(self.store, verb)(*arguments, **options))
+
+    def close(self) -> None:
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+
+PROOF = ("task_id", "pid", "token")
+SQL_VERBS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    "create_task": ("create_task", ("topic", "data"), {}),
+    "task": ("get_task", ("task_id",), {}),
+    "tasks": ("list_group", ("task_group_id",), {}),
+    "list_tasks": ("list_tasks", ("filters", "cursor", "limit"), {}),
+    "list_leased_tasks": ("list_leased_tasks", ("topic", "cursor", "limit"), {}),
+    "reserve_task": ("reserve_task", ("topic", "pid", "lease"), {}),
+    "reserve_tasks": ("reserve_tasks", ("topics", "pid", "max_tasks", "lease"), {}),
+    "acquire_lease": ("acquire_lease", ("task_id", "pid", "lease"), {}),
+    "extend_lease": ("extend_lease", PROOF, {"duration": "lease"}),
+    "renew_lease": ("renew_lease", PROOF, {"duration": "lease"}),
+    "release_lease": ("release_lease", PROOF, {}),
+    "terminate": ("terminate_task", PROOF, {}),
+    "snooze": ("snooze_task", PROOF, {"delay": "snooze"}),
+    "fail": ("fail_task", PROOF, {}),
+    "retry": ("retry_task", PROOF, {}),
+    "report_progress": ("report_progress", PROOF, {}),
+    "save_checkpoint": ("save_checkpoint", PROOF, {}),
+    "assert_lease": ("assert_lease", PROOF, {}),
+    "advance_fence": ("advance_fence", ("resource", "token"), {}),
+    "revoke_lease": ("revoke_lease", ("task_id", "record_ver"), {}),
+    "cancel": ("cancel_task", ("task_id", "reason"), {}),
+    "resubmit": ("resubmit_task", ("task_id", "reason"), {}),
+    "pause_topic": ("pause_topic", ("topic", "reason"), {}),
+    "resume_topic": ("resume_topic", ("topic",), {}),
+    "sweep": ("sweep", ("max_tasks",), {}),
+}
+MANY = {"tasks", "list_tasks", "list_leased_tasks", "reserve_tasks"}
+JSON_ARGUMENTS = {"data", "result", "error", "progress", "checkpoint", "filters", "headers"}
+DURATIONS = {"lease", "snooze", "delay", "timeout"}
+
+
+class SqlCaller:
+    """A program that knows nothing but the SQL functions."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
+
+    def __call__(self, verb: str, *arguments: Any, **options: Any) -> Any:
+        function, names, renamed = SQL_VERBS[verb]
+        given = dict(zip(names, arguments, strict=False))
+        given |= {renamed.get(name, name): value for name, value in options.items()}
+        named = ", ".join(f"p_{name} => %({name})s" for name in given)
+        params = {name: _sql_value(name, value) for name, value in given.items()}
+        rows = self.connection.execute(
+            f"select * from sokka.{function}({named})", params
+        ).fetchall()
+        found = [SimpleNamespace(**row) for row in rows]
+        return found if verb in MANY else (found[0] if found else None)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _sql_value(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in JSON_ARGUMENTS:
+        return Jsonb(value)
+    return f"{value} seconds" if name in DURATIONS else value
+
+
+Caller = SyncCaller | AsyncCaller | SqlCaller
+KINDS: dict[str, Callable[[str], Caller]] = {
+    "sync": SyncCaller,
+    "async": AsyncCaller,
+    "sql": SqlCaller,
+}
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:
+    """The SQLSTATE with which a call was refused; None if it was accepted."""
+    try:
+        call(*arguments, **options)
+    except (SokkaError, psycopg.Error) as error:
+        return error.sqlstate
+    return None
