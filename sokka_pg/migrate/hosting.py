@@ -23,6 +23,7 @@ from alembic.runtime.migration import MigrationContext
 
 from sokka_pg import catalogue
 from sokka_pg import schema as sql_files
+from sokka_pg.migrate import scripts
 
 IncludeName = Callable[[str | None, str, MutableMapping[Any, Any]], bool]
 IncludeObject = Callable[[Any, str | None, str, bool, Any], bool]
@@ -93,8 +94,15 @@ def load_revision(context: MigrationContext, folder: Path) -> None:
 
 
 def drop_everything(context: MigrationContext) -> None:
-    """The downgrade of the first revision: drop all but the version table."""
-    _execute(context, sql_files.drop_statement(schema_of(context.config), catalogue.VERSION_TABLE))
+    """The downgrade of the first revision: drop all but the version table.
+
+    alembic still has to write to that; where it is a host's, elsewhere, the
+    empty schema goes too.
+    """
+    schema = schema_of(context.config)
+    _execute(context, sql_files.drop_statement(schema, catalogue.VERSION_TABLE))
+    if context.version_table_schema != schema:
+        _execute(context, scripts.closing(schema))
 
 
 def _execute(context: MigrationContext, text: str) -> None:
