@@ -3,7 +3,7 @@ each other one is told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.contract.callers import Caller, refusal
+from tests.servers import Server
 
 ON_A_LEASE: dict[str, dict[str, Any]] = {
     "extend_lease": {},
@@ -40,26 +41,39 @@ LEAVES = {
 Row = Callable[[UUID], dict[str, Any]]
 
 
-def new_task(caller: Caller, topic: str = "t", **options: Any) -> UUID:
+@pytest.fixture(scope="module")
+def db(server: Server) -> Iterator[str]:
+    """One database for the module: each test keeps to topics of its own."""
+    name = server.create(server.template())
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic {uuid4()}"
+
+
+def new_task(caller: Caller, topic: str, **options: Any) -> UUID:
     created: UUID = caller("create_task", topic, {"n": 1}, **options).task_id
     return created
 
 
-def leased(caller: Caller, topic: str = "t", pid: str = "w1", lease: float = 60) -> Any:
+def leased(caller: Caller, topic: str, pid: str = "w1", lease: float = 60) -> Any:
     new_task(caller, topic)
     return caller("reserve_task", topic, pid, lease)
 
 
 @pytest.mark.parametrize("verb", ON_A_LEASE)
 def test_only_the_owner_with_the_newest_live_token_may_use_a_verb(
-    caller: Caller, row: Row, expired: Callable[[UUID], None], verb: str
+    caller: Caller, topic: str, row: Row, expired: Callable[[UUID], None], verb: str
 ) -> None:
     options = ON_A_LEASE[verb]
 
-    waiting = new_task(caller, "waiting")
+    waiting = new_task(caller, f"{topic} waiting")
     assert refusal(caller, verb, waiting, "w1", 1, **options) == "SK006", "not running"
 
-    task = leased(caller)
+    task = leased(caller, topic)
     before = row(task.task_id)
     for who, proof, expected in (
         ("an unknown id", (uuid4(), "w1", task.token), "SK001"),
@@ -80,19 +94,21 @@ def test_only_the_owner_with_the_newest_live_token_may_use_a_verb(
     if verb != "assert_lease":
         assert row(task.task_id)["record_ver"] > before["record_ver"]
 
-    done = leased(caller, "done")
+    done = leased(caller, f"{topic} done")
     caller("terminate", done.task_id, "w1", done.token)
     assert refusal(caller, verb, done.task_id, "w1", done.token, **options) == "SK002"
 
-    short = leased(caller, "short", lease=0.001)
+    short = leased(caller, f"{topic} short", lease=0.001)
     expired(short.task_id)
     before = row(short.task_id)
     assert refusal(caller, verb, short.task_id, "w1", short.token, **options) == "SK004"
     assert row(short.task_id) == before, "an expired lease changed the task"
 
 
-def test_a_refusal_tells_what_was_found_and_what_was_expected(caller: Caller, row: Row) -> None:
-    task = leased(caller)
+def test_a_refusal_tells_what_was_found_and_what_was_expected(
+    caller: Caller, topic: str, row: Row
+) -> None:
+    task = leased(caller, topic)
     try:
         caller("extend_lease", task.task_id, "w2", task.token)
     except psycopg.Error as error:
@@ -109,64 +125,72 @@ def test_a_refusal_tells_what_was_found_and_what_was_expected(caller: Caller, ro
     assert detail["expected"] == {"pid": "w2", "token": task.token}
 
 
-def test_a_task_is_created_once_per_id_even_after_it_finished(caller: Caller) -> None:
+def test_a_task_is_created_once_per_id_even_after_it_finished(caller: Caller, topic: str) -> None:
     task_id = uuid4()
-    new_task(caller, task_id=task_id)
-    assert refusal(caller, "create_task", "t", {}, task_id=task_id) == "SK008"
-    task = caller("reserve_task", "t", "w1", 60)
+    new_task(caller, topic, task_id=task_id)
+    assert refusal(caller, "create_task", topic, {}, task_id=task_id) == "SK008"
+    task = caller("reserve_task", topic, "w1", 60)
     caller("terminate", task_id, "w1", task.token)
-    assert refusal(caller, "create_task", "t", {}, task_id=task_id) == "SK008"
+    assert refusal(caller, "create_task", topic, {}, task_id=task_id) == "SK008"
 
 
-def test_a_taken_unique_key_gives_its_task_or_is_an_error(caller: Caller) -> None:
-    first = caller("create_task", "t", {"n": 1}, unique_key="k")
-    again = caller("create_task", "t", {"n": 2}, unique_key="k")
+def test_a_taken_unique_key_gives_its_task_or_is_an_error(caller: Caller, topic: str) -> None:
+    first = caller("create_task", topic, {"n": 1}, unique_key="k")
+    again = caller("create_task", topic, {"n": 2}, unique_key="k")
     assert (first.created, again.created) == (True, False)
     assert again.task_id == first.task_id
-    state = refusal(caller, "create_task", "t", {}, unique_key="k", on_conflict="error")
+    state = refusal(caller, "create_task", topic, {}, unique_key="k", on_conflict="error")
     assert state == "SK012"
-    assert caller("create_task", "other topic", {}, unique_key="k").created
+    assert caller("create_task", f"{topic} other", {}, unique_key="k").created
 
 
-def test_reserving_gives_each_task_to_one_owner_in_order_of_priority(caller: Caller) -> None:
-    late = new_task(caller, priority=7)
-    first = new_task(caller, priority=0)
-    middle = new_task(caller)
-    order = [caller("reserve_task", "t", f"w{i}", 60).task_id for i in range(3)]
+def test_reserving_gives_each_task_to_one_owner_in_order_of_priority(
+    caller: Caller, topic: str
+) -> None:
+    late = new_task(caller, topic, priority=7)
+    first = new_task(caller, topic, priority=0)
+    middle = new_task(caller, topic)
+    order = [caller("reserve_task", topic, f"w{i}", 60).task_id for i in range(3)]
     assert order == [first, middle, late]
-    assert caller("reserve_task", "t", "w9", 60) is None
-    assert caller("reserve_tasks", ["t", "u"], "w9", 5, 60) == []
+    assert caller("reserve_task", topic, "w9", 60) is None
+    assert caller("reserve_tasks", [topic, f"{topic} u"], "w9", 5, 60) == []
 
 
 def test_tokens_rise_with_every_grant_and_the_attempt_is_given_back_by_release(
     caller: Caller,
+    topic: str,
 ) -> None:
-    new_task(caller)
+    new_task(caller, topic)
     tokens = []
     for _ in range(3):
-        task = caller("reserve_task", "t", "w1", 60)
+        task = caller("reserve_task", topic, "w1", 60)
         assert task.attempt == 1
         tokens.append(task.token)
         caller("release_lease", task.task_id, "w1", task.token)
     assert tokens == sorted(set(tokens))
 
 
-def test_acquiring_by_id_respects_other_owners_and_due_times(caller: Caller, row: Row) -> None:
-    task_id = new_task(caller)
+def test_acquiring_by_id_respects_other_owners_and_due_times(
+    caller: Caller, topic: str, row: Row
+) -> None:
+    task_id = new_task(caller, topic)
     first = caller("acquire_lease", task_id, "w1", 60)
     assert refusal(caller, "acquire_lease", task_id, "w2", 60) == "SK009"
     second = caller("acquire_lease", task_id, "w1", 60)
     assert second.token > first.token
     assert refusal(caller, "extend_lease", task_id, "w1", first.token) == "SK005"
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    assert refusal(caller, "acquire_lease", new_task(caller, run_at=tomorrow), "w1", 60) == "SK010"
+    assert (
+        refusal(caller, "acquire_lease", new_task(caller, topic, run_at=tomorrow), "w1", 60)
+        == "SK010"
+    )
     assert refusal(caller, "acquire_lease", uuid4(), "w1", 60) == "SK001"
     caller("terminate", task_id, "w1", second.token)
     assert refusal(caller, "acquire_lease", task_id, "w1", 60) == "SK002"
 
 
-def test_extend_never_shortens_and_renew_may(caller: Caller, row: Row) -> None:
-    task = leased(caller)
+def test_extend_never_shortens_and_renew_may(caller: Caller, topic: str, row: Row) -> None:
+    task = leased(caller, topic)
     end = row(task.task_id)["lease_expires_at"]
     caller("extend_lease", task.task_id, "w1", task.token, duration=1)
     assert row(task.task_id)["lease_expires_at"] >= end
@@ -174,8 +198,8 @@ def test_extend_never_shortens_and_renew_may(caller: Caller, row: Row) -> None:
     assert row(task.task_id)["lease_expires_at"] < end
 
 
-def test_revoking_needs_the_version_last_read(caller: Caller, row: Row) -> None:
-    task = leased(caller)
+def test_revoking_needs_the_version_last_read(caller: Caller, topic: str, row: Row) -> None:
+    task = leased(caller, topic)
     version = row(task.task_id)["record_ver"]
     caller("extend_lease", task.task_id, "w1", task.token)
     assert refusal(caller, "revoke_lease", task.task_id, version) == "SK007"
@@ -188,13 +212,13 @@ def test_revoking_needs_the_version_last_read(caller: Caller, row: Row) -> None:
 
 
 def test_cancelling_is_at_once_for_the_waiting_and_a_request_for_the_running(
-    caller: Caller, row: Row
+    caller: Caller, topic: str, row: Row
 ) -> None:
-    waiting = new_task(caller, "waiting")
+    waiting = new_task(caller, f"{topic} waiting")
     assert caller("cancel", waiting, "why").outcome == "cancelled"
     assert row(waiting)["error"]["code"] == "cancelled"
     assert caller("cancel", waiting, "why").outcome == "already_done"
-    task = leased(caller)
+    task = leased(caller, topic)
     assert caller("cancel", task.task_id, "why").outcome == "requested"
     assert caller("cancel", task.task_id, "why").outcome == "already_requested"
     assert caller("extend_lease", task.task_id, "w1", task.token).cancel_requested is True
@@ -206,8 +230,10 @@ def test_cancelling_is_at_once_for_the_waiting_and_a_request_for_the_running(
     assert refusal(caller, "cancel", uuid4(), None) == "SK001"
 
 
-def test_a_finished_task_can_be_resubmitted_as_a_new_one(caller: Caller, row: Row) -> None:
-    task = leased(caller)
+def test_a_finished_task_can_be_resubmitted_as_a_new_one(
+    caller: Caller, topic: str, row: Row
+) -> None:
+    task = leased(caller, topic)
     assert refusal(caller, "resubmit", task.task_id, None) == "SK006"
     caller("fail", task.task_id, "w1", task.token, error={"code": "x", "message": "y"})
     again = caller("resubmit", task.task_id, "fixed").task_id
@@ -216,43 +242,44 @@ def test_a_finished_task_can_be_resubmitted_as_a_new_one(caller: Caller, row: Ro
     assert row(again)["data"] == {"n": 1}
 
 
-def test_a_paused_topic_gives_nothing_until_it_is_resumed(caller: Caller) -> None:
-    task_id = new_task(caller)
-    assert caller("pause_topic", "t", "maintenance").paused_at is not None
-    assert caller("reserve_task", "t", "w1", 60) is None
-    assert caller("resume_topic", "t").paused_at is None
-    assert caller("reserve_task", "t", "w1", 60).task_id == task_id
+def test_a_paused_topic_gives_nothing_until_it_is_resumed(caller: Caller, topic: str) -> None:
+    task_id = new_task(caller, topic)
+    assert caller("pause_topic", topic, "maintenance").paused_at is not None
+    assert caller("reserve_task", topic, "w1", 60) is None
+    assert caller("resume_topic", topic).paused_at is None
+    assert caller("reserve_task", topic, "w1", 60).task_id == task_id
 
 
-def test_a_fence_only_lets_tokens_rise(caller: Caller) -> None:
-    caller("advance_fence", "file.txt", 10)
-    caller("advance_fence", "file.txt", 10)
-    assert refusal(caller, "advance_fence", "file.txt", 9) == "SK011"
-    caller("advance_fence", "other.txt", 1)
+def test_a_fence_only_lets_tokens_rise(caller: Caller, topic: str) -> None:
+    caller("advance_fence", f"{topic}/file", 10)
+    caller("advance_fence", f"{topic}/file", 10)
+    assert refusal(caller, "advance_fence", f"{topic}/file", 9) == "SK011"
+    caller("advance_fence", f"{topic}/other", 1)
 
 
-def test_a_checkpoint_is_handed_to_the_next_owner(caller: Caller) -> None:
-    task = leased(caller)
+def test_a_checkpoint_is_handed_to_the_next_owner(caller: Caller, topic: str) -> None:
+    task = leased(caller, topic)
     first = caller("save_checkpoint", task.task_id, "w1", task.token, checkpoint={"page": 1})
     second = caller("save_checkpoint", task.task_id, "w1", task.token, checkpoint={"page": 2})
     assert second.seq > first.seq
     caller("release_lease", task.task_id, "w1", task.token)
-    assert caller("reserve_task", "t", "w2", 60).checkpoint == {"page": 2}
+    assert caller("reserve_task", topic, "w2", 60).checkpoint == {"page": 2}
 
 
-def test_snoozing_for_no_time_makes_a_task_reservable_at_once(caller: Caller) -> None:
-    task = leased(caller)
+def test_snoozing_for_no_time_makes_a_task_reservable_at_once(caller: Caller, topic: str) -> None:
+    task = leased(caller, topic)
     caller("snooze", task.task_id, "w1", task.token, delay=0)
-    assert caller("reserve_task", "t", "w2", 60).task_id == task.task_id
+    assert caller("reserve_task", topic, "w2", 60).task_id == task.task_id
 
 
 def test_one_sweep_wakes_what_is_due_and_takes_back_what_expired(
-    caller: Caller, expired: Callable[[UUID], None]
+    caller: Caller, topic: str, row: Row, expired: Callable[[UUID], None]
 ) -> None:
-    task = leased(caller, lease=0.001)
+    task = leased(caller, topic, lease=0.001)
     expired(task.task_id)
     report = caller("sweep", 100)
-    assert (report.woken, report.taken_back, report.failed_lost) == (0, 1, 0)
+    assert report.taken_back >= 1
+    assert row(task.task_id)["status"] == "starting"
 
 
 def test_reading_unknown_tasks_gives_nothing(caller: Caller) -> None:
@@ -260,43 +287,41 @@ def test_reading_unknown_tasks_gives_nothing(caller: Caller) -> None:
     assert caller("tasks", uuid4()) == []
 
 
-def test_a_group_is_listed_whole_and_oldest_first(caller: Caller) -> None:
+def test_a_group_is_listed_whole_and_oldest_first(caller: Caller, topic: str) -> None:
     group = uuid4()
-    made = [new_task(caller, task_group_id=group) for _ in range(5)]
+    made = [new_task(caller, topic, task_group_id=group) for _ in range(5)]
     assert [task.task_id for task in caller("tasks", group)] == made
 
 
-def test_null_where_something_is_needed_is_refused(caller: Caller) -> None:
+def test_null_where_something_is_needed_is_refused(caller: Caller, topic: str) -> None:
     for verb, arguments in (
         ("create_task", (None, {})),
         ("reserve_task", (None, "w1", 60)),
-        ("reserve_task", ("t", None, 60)),
+        ("reserve_task", (topic, None, 60)),
         ("acquire_lease", (None, "w1", 60)),
         ("advance_fence", (None, 1)),
-        ("advance_fence", ("r", None)),
+        ("advance_fence", (topic, None)),
         ("revoke_lease", (uuid4(), None)),
     ):
         assert refusal(caller, verb, *arguments) == "22023", (verb, arguments)
 
 
 @pytest.mark.parametrize("lease", [0, -1, 366 * 86_400, 0.0001])
-def test_a_lease_out_of_bounds_is_refused(caller: Caller, lease: float) -> None:
-    new_task(caller)
-    assert refusal(caller, "reserve_task", "t", "w1", lease) == "22023"
-    task = caller("reserve_task", "t", "w1", None)
+def test_a_lease_out_of_bounds_is_refused(caller: Caller, topic: str, lease: float) -> None:
+    new_task(caller, topic)
+    assert refusal(caller, "reserve_task", topic, "w1", lease) == "22023"
+    task = caller("reserve_task", topic, "w1", None)
     assert refusal(caller, "extend_lease", task.task_id, "w1", task.token, duration=lease) == (
         "22023"
     )
 
 
 def test_a_revoke_meets_an_open_fence_without_waiting(
-    caller: Caller, row: Row, connect: Callable[..., psycopg.Connection]
+    caller: Caller, topic: str, row: Row, connect: Callable[..., psycopg.Connection]
 ) -> None:
-    task = leased(caller)
+    task = leased(caller, topic)
     with connect(autocommit=False) as fence:
-        fence.execute(
-            "select sokka.assert_lease(%s, %s, %s)", (task.task_id, "w1", task.token)
-        )
+        fence.execute("select sokka.assert_lease(%s, %s, %s)", (task.task_id, "w1", task.token))
         version = row(task.task_id)["record_ver"]
         assert refusal(caller, "revoke_lease", task.task_id, version) == "55P03"
         caller("extend_lease", task.task_id, "w1", task.token)
