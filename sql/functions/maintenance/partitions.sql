@@ -54,7 +54,20 @@ begin
 end
 $$;
 
--- prepare_partitions: make what is missing from this week to three weeks on.
+-- wanted_weeks: this week to three weeks on, and up to ten whose rows lie in the
+-- default partition.
+create function sokka.wanted_weeks(p_parent text, p_column text) returns setof timestamptz
+language plpgsql as $$
+begin
+    return query select sokka.week_start(sokka.clock() + make_interval(weeks => n))
+                   from generate_series(0, 3) n;
+    return query execute format('select distinct sokka.week_start(%I) from sokka.%I limit 10',
+        p_column, p_parent || '_default');
+end
+$$;
+
+-- prepare_partitions: make what is missing from this week to three weeks on, and
+-- empty the default partitions.
 -- Returns how many were made. A partition whose locks are not to be had within
 -- 200 ms is left for the next time: whoever queues behind such a wait waits too.
 create function sokka.prepare_partitions() returns integer
@@ -69,12 +82,12 @@ begin
     for v_missing in
         select p.parent, p.column_name, w.start
           from sokka.partitioned_tables() p
-         cross join lateral (
-            select sokka.week_start(sokka.clock() + make_interval(weeks => n)) as start
-              from generate_series(0, 3) n) w
+         cross join lateral sokka.wanted_weeks(p.parent, p.column_name) w (start)
          where to_regclass('sokka.' || sokka.partition_name(p.parent, w.start)) is null
          order by w.start, p.parent loop
         begin
+            continue when to_regclass(
+                'sokka.' || sokka.partition_name(v_missing.parent, v_missing.start)) is not null;
             perform sokka.make_partition(v_missing.parent, v_missing.column_name, v_missing.start);
             v_made := v_made + 1;
         exception when lock_not_available or duplicate_table or deadlock_detected then
@@ -93,7 +106,10 @@ begin
     if exists (
         select from sokka.partitioned_tables() p, generate_series(0, 2) n
          where to_regclass('sokka.' || sokka.partition_name(p.parent,
-                   sokka.week_start(sokka.clock() + make_interval(weeks => n)))) is null) then
+                   sokka.week_start(sokka.clock() + make_interval(weeks => n)))) is null)
+       or exists (select from sokka.finished_tasks_default)
+       or exists (select from sokka.past_leases_default)
+       or exists (select from sokka.payloads_default) then
         perform sokka.prepare_partitions();
     end if;
 end

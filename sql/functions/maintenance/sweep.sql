@@ -4,48 +4,77 @@
 -- rows. The clock stands in a variable: a volatile function in the condition keeps
 -- the planner from the index (101 ms against 0.03).
 
--- wake_due: snoozed tasks whose time has come.
-create function sokka.wake_due(p_max integer) returns integer
+-- wake_due: snoozed tasks whose time has come, and when the next one's comes. Begins
+-- where this session's last scan stopped; a task whose transaction committed late
+-- may lie before that, so every second (or 20 times a full scan's length, where
+-- dead entries make it slow) it begins at the left end.
+create function sokka.wake_due(p_max integer, out woken integer, out next_wake timestamptz)
 language plpgsql
 set enable_seqscan = off
 set enable_sort = off
 set jit = off
 as $$
 declare
-    v_now timestamptz := sokka.clock();
+    v_hint constant jsonb := sokka.scan_hint('wake');
+    v_started constant timestamptz := sokka.clock();
+    v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
+    v_from timestamptz := case when v_full then '-infinity' else (v_hint ->> 'from')::timestamptz end;
+    v_now timestamptz;
     v_locked uuid[];
+    v_last timestamptz;
     v_topics text[];
-    v_count integer;
 begin
-    select array_agg(l.task_id) into v_locked
-      from (select t.task_id from sokka.tasks t
-             where t.status = 'snoozed' and t.run_at <= v_now
+    select array_agg(l.task_id), max(l.run_at) into v_locked, v_last
+      from (select t.task_id, t.run_at from sokka.tasks t
+             where t.status = 'snoozed' and t.run_at >= v_from and t.run_at <= v_started
              order by t.run_at limit p_max for update skip locked) l;
-    if v_locked is null then
-        return 0;
-    end if;
     v_now := sokka.clock();
     with woken as (
         update sokka.tasks t
            set status = 'starting', queue_pos = nextval('sokka.queue_pos_seq'),
                record_ver = t.record_ver + 1, updated_at = v_now
-         where t.task_id = any (v_locked) and t.status = 'snoozed' and t.run_at <= v_now
+         where t.task_id = any (v_locked)
            and (t.expires_at is null or t.expires_at > v_now)
         returning t.topic
     )
-    select count(*), array_agg(distinct w.topic order by w.topic) into v_count, v_topics from woken w;
-    if v_count > 0 then
+    select count(*), array_agg(distinct w.topic order by w.topic) into woken, v_topics from woken w;
+    v_from := case when cardinality(v_locked) = p_max then v_last else v_started end;
+    select t.run_at into next_wake from sokka.tasks t
+     where t.status = 'snoozed' and t.run_at >= v_from order by t.run_at limit 1;
+    perform sokka.note_scan('wake', v_hint, v_full, v_started, jsonb_build_object('from', v_from));
+    if woken > 0 then
         perform sokka.announce(v_topics);
     end if;
-    return v_count;
 end
 $$;
 
--- take_back_expired: leases whose time is over. Walks the live leases in order of
--- their tokens, beginning at the oldest that was live when this session last
--- looked: what was granted since has a higher token. A grant that was not yet
--- committed then may have a lower one, so every tenth walk, and every walk after
--- ten seconds, starts at the left end.
+-- full_scan_due: whether a scan must begin at the left end.
+create function sokka.full_scan_due(p_hint jsonb, p_now timestamptz) returns boolean
+language sql immutable as $$
+    select coalesce(
+        extract(epoch from p_now)::double precision - (p_hint ->> 'at')::double precision
+            not between 0 and greatest(1, 20 * (p_hint ->> 'took')::double precision),
+        true)
+$$;
+
+-- note_scan: keep where a scan stopped and, of a full one, when it was and how long
+-- it took.
+create function sokka.note_scan(
+    p_key text, p_hint jsonb, p_full boolean, p_started timestamptz, p_position jsonb
+) returns void
+language plpgsql as $$
+begin
+    perform sokka.set_scan_hint(p_key, p_position || case when p_full
+        then jsonb_build_object('at', extract(epoch from p_started)::double precision,
+            'took', extract(epoch from sokka.clock() - p_started)::double precision)
+        else jsonb_build_object('at', p_hint -> 'at', 'took', p_hint -> 'took') end);
+end
+$$;
+
+-- take_back_expired: leases whose time is over, and when the next one's is. Walks
+-- the live leases in order of their tokens, beginning at the oldest that was live
+-- when this session last looked: what was granted since has a higher token, save
+-- for a grant that was not yet committed then.
 create function sokka.take_back_expired(
     p_max integer, out taken_back integer, out failed_lost integer, out next_expiry timestamptz
 )
@@ -55,29 +84,23 @@ set enable_sort = off
 set jit = off
 as $$
 declare
-    v_hint constant jsonb := sokka.claim_hints() -> 'leases';
-    v_now timestamptz := sokka.clock();
-    v_from bigint := 0;
-    v_walks integer := coalesce((v_hint ->> 'walks')::integer, 0);
-    v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
+    v_hint constant jsonb := sokka.scan_hint('leases');
+    v_started constant timestamptz := sokka.clock();
+    v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
+    v_from constant bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
+    v_now timestamptz := v_started;
     v_oldest bigint;
     v_expired uuid[];
     v_task sokka.locked_task;
 begin
     taken_back := 0;
     failed_lost := 0;
-    if v_walks % 10 <> 0 and extract(epoch from v_now) - v_full_at between 0 and 10 then
-        v_from := coalesce((v_hint ->> 'from')::bigint, 0);
-    else
-        v_full_at := extract(epoch from v_now);
-    end if;
     select min(r.token), min(r.lease_expires_at) filter (where r.lease_expires_at > v_now),
            (array_agg(r.task_id order by r.task_id)
                filter (where r.lease_expires_at <= v_now))[1:p_max]
       into v_oldest, next_expiry, v_expired
       from sokka.tasks r where r.token >= v_from;
-    perform set_config('skpg_hint.sokka', (sokka.claim_hints() || jsonb_build_object('leases',
-        jsonb_build_object('from', v_oldest, 'walks', v_walks + 1, 'at', v_full_at)))::text, false);
+    perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_oldest));
     for v_task in
         select * from sokka.locked_task t
          where t.task_id = any (v_expired) order by t.task_id for update skip locked loop
@@ -93,46 +116,37 @@ begin
 end
 $$;
 
--- expire_waiting: waiting tasks past their deadline.
-create function sokka.expire_waiting(p_max integer) returns integer
+-- expire_waiting: waiting tasks past their deadline, and when the next one's comes.
+-- A new task may have an earlier deadline than the one at which the last scan
+-- stopped; a full scan, every second at the latest, finds it.
+create function sokka.expire_waiting(p_max integer, out expired integer, out next_deadline timestamptz)
 language plpgsql
 set enable_seqscan = off
 set enable_sort = off
 set jit = off
 as $$
 declare
-    v_now timestamptz := sokka.clock();
+    v_hint constant jsonb := sokka.scan_hint('deadline');
+    v_started constant timestamptz := sokka.clock();
+    v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
+    v_from timestamptz := case when v_full then '-infinity' else (v_hint ->> 'from')::timestamptz end;
     v_locked uuid[];
 begin
     select array_agg(l.task_id) into v_locked
       from (select t.task_id from sokka.tasks t
-             where t.expires_at <= v_now and t.expires_at is not null and t.status <> 'running'
+             where t.expires_at >= v_from and t.expires_at <= v_started
+               and t.expires_at is not null and t.status <> 'running'
              order by t.expires_at limit p_max for update skip locked) l;
     -- The rows are locked and a deadline never moves: no need to judge again.
     perform sokka.finish_tasks(v_locked, 'failed', null,
         '{"code": "expired", "message": "its deadline passed before it was reserved"}',
         sokka.clock(), false);
-    return coalesce(cardinality(v_locked), 0);
-end
-$$;
-
--- next_due: when the next sweep is worth doing. Never nearer than 50 ms: a due row
--- that somebody holds would make the sweeper spin.
-create function sokka.next_due(p_next_expiry timestamptz) returns timestamptz
-language plpgsql
-set enable_seqscan = off
-set enable_sort = off
-as $$
-declare
-    v_due timestamptz;
-begin
-    v_due := least(p_next_expiry,
-        (select t.run_at from sokka.tasks t where t.status = 'snoozed'
-          order by t.run_at limit 1),
-        (select t.expires_at from sokka.tasks t
-          where t.expires_at is not null and t.status <> 'running'
-          order by t.expires_at limit 1));
-    return greatest(v_due, sokka.clock() + interval '50 milliseconds');
+    expired := coalesce(cardinality(v_locked), 0);
+    select t.expires_at into next_deadline from sokka.tasks t
+     where t.expires_at >= v_from and t.expires_at is not null and t.status <> 'running'
+     order by t.expires_at limit 1;
+    perform sokka.note_scan('deadline', v_hint, v_full, v_started,
+        jsonb_build_object('from', coalesce(next_deadline, v_started)));
 end
 $$;
 
@@ -145,6 +159,8 @@ create function sokka.sweep_once(
 language plpgsql as $$
 declare
     v_leases record;
+    v_waiting record;
+    v_snoozed record;
 begin
     woken := 0;
     taken_back := 0;
@@ -155,12 +171,17 @@ begin
         return;
     end if;
     perform setval('sokka.swept_at_seq', (extract(epoch from sokka.clock()) * 1000)::bigint);
-    expired := sokka.expire_waiting(p_max);
+    v_waiting := sokka.expire_waiting(p_max);
     v_leases := sokka.take_back_expired(p_max);
+    v_snoozed := sokka.wake_due(p_max);
+    expired := v_waiting.expired;
     taken_back := v_leases.taken_back;
     failed_lost := v_leases.failed_lost;
-    woken := sokka.wake_due(p_max);
-    next_due_at := sokka.next_due(v_leases.next_expiry);
+    woken := v_snoozed.woken;
+    next_due_at := least(v_waiting.next_deadline, v_leases.next_expiry, v_snoozed.next_wake);
+    -- Never nearer than 50 ms: a due row that somebody holds would make it spin.
+    next_due_at := case when next_due_at is not null
+        then greatest(next_due_at, sokka.clock() + interval '50 milliseconds') end;
 end
 $$;
 

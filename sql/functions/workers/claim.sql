@@ -16,32 +16,7 @@
 -- late tasks is served at full speed.
 
 -- A topic's hint: {"p": positions by priority, "at": last full scan, "took": its
--- seconds}. The setting holds those of at most 32 topics.
-create function sokka.claim_hints() returns jsonb
-language plpgsql as $$
-begin
-    return coalesce(nullif(current_setting('skpg_hint.sokka', true), ''), '{}')::jsonb;
-exception when data_exception then
-    return '{}';
-end
-$$;
-
-create function sokka.set_claim_hint(
-    p_topic text, p_positions bigint[], p_full_at double precision, p_took double precision
-) returns void
-language plpgsql as $$
-declare
-    v_key constant text := sokka.topic_hash(p_topic);
-    v_hints jsonb := sokka.claim_hints();
-begin
-    if (select count(*) from jsonb_object_keys(v_hints)) >= 32 and not v_hints ? v_key then
-        v_hints := '{}';
-    end if;
-    perform set_config('skpg_hint.sokka',
-        (v_hints || jsonb_build_object(v_key, jsonb_build_object(
-            'p', p_positions::text, 'at', p_full_at, 'took', p_took)))::text, false);
-end
-$$;
+-- seconds}, under the hash of the topic.
 
 -- lock_ready: lock up to p_max ready tasks after the given positions; their ids in
 -- order, and the positions to start after next time. SKIP LOCKED passes by those
@@ -97,7 +72,7 @@ $$;
 create function sokka.claim(p_topic text, p_max integer) returns uuid[]
 language plpgsql as $$
 declare
-    v_hint constant jsonb := sokka.claim_hints() -> sokka.topic_hash(p_topic);
+    v_hint constant jsonb := sokka.scan_hint(sokka.topic_hash(p_topic));
     v_from_left constant bigint[] := array_fill(0::bigint, array[10]);
     v_now double precision := extract(epoch from sokka.clock());
     v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
@@ -118,7 +93,8 @@ begin
           from sokka.lock_ready(p_topic, p_max, v_from_left) l;
         v_took := extract(epoch from sokka.clock()) - v_full_at;
     end if;
-    perform sokka.set_claim_hint(p_topic, v_positions, v_full_at, v_took);
+    perform sokka.set_scan_hint(sokka.topic_hash(p_topic), jsonb_build_object(
+        'p', v_positions::text, 'at', v_full_at, 'took', v_took));
     return v_ids;
 end
 $$;

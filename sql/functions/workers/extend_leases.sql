@@ -11,19 +11,23 @@ begin
     return query
         select m.ord, m.task_id,
                case when l.task_id is not null then coalesce(sokka.lease_fault(
-                        l.status, l.pid, l.token, l.lease_expires_at, p_pid, m.token, p_now), '55P03')
+                        (l.task).status, (l.task).pid, (l.task).token,
+                        (l.task).lease_expires_at, p_pid, m.token, p_now), '55P03')
                     when f.task_id is not null then 'SK002'
                     else 'SK001' end,
-               case when l.task_id is not null
-                    then sokka.found(l, jsonb_build_object('pid', p_pid, 'token', m.token))
-                    else jsonb_build_object('task_id', m.task_id, 'status', f.status, 'pid', f.pid,
-                        'token', f.token, 'record_ver', f.record_ver,
-                        'error_code', f.error ->> 'code',
-                        'expected', jsonb_build_object('pid', p_pid, 'token', m.token)) end
-          from unnest(p_ords, p_task_ids, p_tokens) m (ord, task_id, token)
-          left join sokka.locked_task l on l.task_id = m.task_id
-          left join lateral (select * from sokka.finished_tasks f where f.task_id = m.task_id limit 1) f
-            on l.task_id is null;
+               case when l.task_id is not null then sokka.found(l.task, m.expected)
+                    else jsonb_build_object('task_id', m.task_id, 'status', f.status,
+                        'pid', f.pid, 'token', f.token, 'record_ver', f.record_ver,
+                        'error_code', f.error ->> 'code', 'expected', m.expected) end
+          from (select u.ord, u.task_id, u.token,
+                       jsonb_build_object('pid', p_pid, 'token', u.token) as expected
+                  from unnest(p_ords, p_task_ids, p_tokens) u (ord, task_id, token)) m
+          left join lateral (
+            select k.task_id, k as task from sokka.locked_task k where k.task_id = m.task_id offset 0) l on true
+          left join lateral (
+            select g.task_id, g.status, g.pid, g.token, g.record_ver, g.error
+              from sokka.finished_tasks g
+             where g.task_id = m.task_id and l.task_id is null limit 1) f on true;
 end
 $$;
 
@@ -71,13 +75,14 @@ declare
     v_count integer;
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
-    select array_agg(l.task_id), coalesce(array_agg(l.ord), '{}') into v_locked, v_ords
-      from (select t.task_id, m.ord::integer
-              from unnest(p_task_ids, p_tokens) with ordinality m (task_id, token, ord)
-              join sokka.tasks t on t.task_id = m.task_id
-             where t.status = 'running' and t.pid = p_pid and t.token = m.token
-             order by t.task_id
-               for no key update of t skip locked) l;
+    select array_agg(l.task_id), coalesce(array_agg(m.ord::integer), '{}') into v_locked, v_ords
+      from (select u.* from unnest(p_task_ids, p_tokens) with ordinality u (task_id, token, ord)
+             order by u.task_id) m
+     cross join lateral (
+        select t.task_id from sokka.tasks t
+         where t.task_id = m.task_id and t.token = m.token
+           and t.pid = p_pid and t.status = 'running'
+           for no key update skip locked) l;
     v_now := sokka.clock();
     update sokka.tasks t
        set lease_expires_at = greatest(t.lease_expires_at,
@@ -87,7 +92,9 @@ begin
     return query
         select m.ord::integer, m.task_id, 'ok', t.lease_expires_at, t.cancel_requested_at is not null
           from unnest(p_task_ids) with ordinality m (task_id, ord)
-          join sokka.tasks t on t.task_id = m.task_id
+         cross join lateral (
+            select k.lease_expires_at, k.cancel_requested_at from sokka.tasks k
+             where k.task_id = m.task_id offset 0) t
          where m.ord = any (v_ords) and t.lease_expires_at > v_now;
     get diagnostics v_count = row_count;
     if v_count = cardinality(p_task_ids) then
@@ -98,7 +105,9 @@ begin
           from (select array_agg(m.ord::integer) as ords, array_agg(m.task_id) as task_ids,
                        array_agg(m.token) as tokens
                   from unnest(p_task_ids, p_tokens) with ordinality m (task_id, token, ord)
-                  left join sokka.tasks t on t.task_id = m.task_id
+                  left join lateral (
+                    select k.lease_expires_at from sokka.tasks k
+                     where k.task_id = m.task_id offset 0) t on true
                  where m.ord <> all (v_ords) or t.lease_expires_at <= v_now) n,
                sokka.judge_missed(p_pid, n.task_ids, n.tokens, n.ords, v_now) v;
 end

@@ -86,6 +86,23 @@ begin
 end
 $$;
 
+-- reserve_batch: reserve; when that comes out short, sweep and try once more.
+create function sokka.reserve_batch(
+    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval
+) returns setof sokka.leased_task
+language plpgsql as $$
+declare
+    v_count integer;
+begin
+    return query select * from sokka.reserve_from(p_topics, p_limits, p_pid, p_max_tasks, p_lease);
+    get diagnostics v_count = row_count;
+    if v_count < p_max_tasks and sokka.sweep_if_due() then
+        return query select * from sokka.reserve_from(
+            p_topics, p_limits, p_pid, p_max_tasks - v_count, p_lease);
+    end if;
+end
+$$;
+
 -- reserve_tasks: lease up to p_max_tasks ready tasks.
 -- Needs:  topics, the caller's identity, a READ COMMITTED transaction.
 -- Leaves: running, each under a new token, until clock + p_lease (null: the
@@ -102,14 +119,8 @@ set lock_timeout = '3s'
 as $$
 declare
     v_lease constant interval := sokka.checked_lease('lease', p_lease);
-    v_count integer;
 begin
     perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
-    return query select * from sokka.reserve_from(p_topics, p_limits, p_pid, p_max_tasks, v_lease);
-    get diagnostics v_count = row_count;
-    if v_count < p_max_tasks and sokka.sweep_if_due() then
-        return query select * from sokka.reserve_from(
-            p_topics, p_limits, p_pid, p_max_tasks - v_count, v_lease);
-    end if;
+    return query select * from sokka.reserve_batch(p_topics, p_limits, p_pid, p_max_tasks, v_lease);
 end
 $$;

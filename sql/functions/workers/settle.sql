@@ -134,6 +134,8 @@ set search_path = pg_catalog, sokka, pg_temp
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
+declare
+    v_lease constant interval := sokka.checked_lease('lease', p_lease);
 begin
     if cardinality(p_task_ids) > 0 then
         perform sokka.check_settle(p_pid, p_task_ids, p_tokens, p_verbs, p_args);
@@ -147,7 +149,7 @@ begin
     end if;
     if cardinality(p_topics) > 0 and p_max_tasks > 0 then
         return query select null::integer, r.task_id, 'reserved', null::jsonb, r
-                       from sokka.reserve_tasks(p_topics, p_pid, p_max_tasks, p_lease, p_limits) r;
+                       from sokka.reserve_batch(p_topics, p_limits, p_pid, p_max_tasks, v_lease) r;
     end if;
 end
 $$;

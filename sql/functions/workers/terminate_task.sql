@@ -34,16 +34,18 @@ declare
     v_expiries timestamptz[];
     v_results jsonb;
 begin
-    -- Joining the pairs on the key keeps this linear; matching them by IN was
-    -- planned quadratically (21 k tasks/s at 500 members against 59 k).
-    select array_agg(l.task_id), array_agg(l.ord), array_agg(l.lease_expires_at)
+    -- A look-up by key for each pair, in order of ids. As a plain join it was planned
+    -- from the running tasks outwards, comparing each with each member: 45 ms at 500
+    -- members against 2.
+    select array_agg(l.task_id), array_agg(m.ord), array_agg(l.lease_expires_at)
       into v_ended, v_ords, v_expiries
-      from (select t.task_id, m.ord, t.lease_expires_at
-              from unnest(p_task_ids, p_tokens, p_ords) m (task_id, token, ord)
-              join sokka.tasks t on t.task_id = m.task_id
-             where t.status = 'running' and t.pid = p_pid and t.token = m.token
-             order by t.task_id
-               for update of t skip locked) l;
+      from (select u.* from unnest(p_task_ids, p_tokens, p_ords) u (task_id, token, ord)
+             order by u.task_id, u.ord) m
+     cross join lateral (
+        select t.task_id, t.lease_expires_at from sokka.tasks t
+         where t.task_id = m.task_id and t.token = m.token
+           and t.pid = p_pid and t.status = 'running'
+           for update skip locked) l;
     v_now := sokka.clock();
     -- Drop the expired; of a task named twice keep the first.
     select coalesce(array_agg(l.task_id), '{}'), coalesce(array_agg(l.ord), '{}')

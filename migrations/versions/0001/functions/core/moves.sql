@@ -23,7 +23,7 @@ begin
         kind, case when p_owned then token end, case when p_owned then reserved_seq end,
         leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
         cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, unique_key,
-        cancel_reason, retry, headers, coalesce(p_error, error), progress, data, checkpoint,
+        cancel_reason, retry, headers, p_error, progress, data, checkpoint,
         p_results -> task_id::text
       from gone;
 end

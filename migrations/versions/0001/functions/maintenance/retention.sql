@@ -14,38 +14,47 @@ language sql stable as $$
        and c.relname ~ '_[0-9]{8}$'
 $$;
 
--- retention_step: one bounded step on a partition of finished tasks: forget the
--- ids that callers gave, drop it whole, or delete the rows that are over.
+-- purge_finished: one bounded step on a partition of finished tasks whose week is
+-- past the shortest retention: forget the ids that callers gave and drop it whole,
+-- or, where another topic's rows are kept longer, delete the rows that are over.
 create function sokka.purge_finished(
-    p_name text, p_whole boolean, p_max_rows integer, out action text, out rows bigint
+    p_name text, p_max_rows integer, p_now timestamptz, out action text, out rows bigint
 )
 language plpgsql as $$
+declare
+    v_default constant interval := (select s.retention from sokka.settings s);
+    v_kept boolean;
 begin
-    if p_whole then
-        execute format('delete from sokka.given_ids where task_id in (
-            select g.task_id from sokka.given_ids g join sokka.%I f on f.task_id = g.task_id limit %s)',
-            p_name, p_max_rows);
+    execute format('select exists (select from sokka.%I f left join sokka.topics t on t.topic = f.topic
+        where f.finished_at >= $1 - coalesce(t.retention, $2))', p_name)
+        into v_kept using p_now, v_default;
+    if v_kept then
+        execute format('with over as (
+                select f.ctid as place, f.task_id
+                  from sokka.%1$I f left join sokka.topics t on t.topic = f.topic
+                 where f.finished_at < $1 - coalesce(t.retention, $2) limit $3),
+            forgotten as (delete from sokka.given_ids g using over o where g.task_id = o.task_id)
+            delete from sokka.%1$I f using over o where f.ctid = o.place', p_name)
+            using p_now, v_default, p_max_rows;
         get diagnostics rows = row_count;
-        action := 'ids forgotten';
-        if rows = 0 then
-            execute format('drop table sokka.%I', p_name);
-            action := 'dropped';
-        end if;
+        action := 'rows deleted';
         return;
     end if;
-    execute format('with over as (
-            select f.ctid as place, f.task_id from sokka.%1$I f
-             where f.finished_at < sokka.clock() - sokka.retention_of(f.topic) limit %2$s),
-        forgotten as (delete from sokka.given_ids g using over o where g.task_id = o.task_id)
-        delete from sokka.%1$I f using over o where f.ctid = o.place', p_name, p_max_rows);
+    execute format('delete from sokka.given_ids where task_id in (
+        select g.task_id from sokka.given_ids g join sokka.%I f on f.task_id = g.task_id limit $1)',
+        p_name) using p_max_rows;
     get diagnostics rows = row_count;
-    action := 'rows deleted';
+    action := 'ids forgotten';
+    if rows = 0 then
+        execute format('drop table sokka.%I', p_name);
+        action := 'dropped';
+    end if;
 end
 $$;
 
 -- still_needed: whether a partition holds what a kept task's history or payload is
 -- made of.
-create function sokka.still_needed(p_parent text, p_name text) returns boolean
+create function sokka.still_needed(p_name text) returns boolean
 language plpgsql as $$
 declare
     v_needed boolean;
@@ -58,9 +67,10 @@ begin
 end
 $$;
 
--- apply_retention: one bounded step; call it until it returns no row.
--- Returns what was done to which partition. 'busy': somebody reads it; try later.
--- Raises: 22023.   Locks: a dropped partition and its parent, for at most 200 ms.
+-- apply_retention: one bounded step; call it until all it returns is busy, or nothing. A finished
+-- task is kept for its topic's retention at least, and until its week is past.
+-- Returns what was done to which partition; 'busy': somebody reads it, try later.
+-- Raises: 22023.   Locks: a dropped partition and its parent, waiting 200 ms at most.
 create function sokka.apply_retention(p_max_rows integer default 10000)
 returns table (partition text, action text, rows bigint)
 language plpgsql security definer
@@ -69,8 +79,6 @@ set lock_timeout = '200ms'
 as $$
 declare
     v_now constant timestamptz := sokka.clock();
-    v_longest constant interval := (select greatest(s.retention, max(t.retention))
-        from sokka.settings s left join sokka.topics t on true group by s.retention);
     v_shortest constant interval := (select least(s.retention, min(t.retention))
         from sokka.settings s left join sokka.topics t on true group by s.retention);
     v_past record;
@@ -80,19 +88,17 @@ begin
         perform sokka.refuse_argument('max_rows', 'must be from 1 to 100000');
     end if;
     for v_past in
-        select 'finished_tasks' as parent, p.* from sokka.past_partitions('finished_tasks') p
-         where p.upper_bound - interval '168 hours' < v_now - v_shortest
-        union all
-        select o.parent, p.* from (values ('past_leases'), ('payloads')) o (parent),
-                                  sokka.past_partitions(o.parent) p
+        select o.parent, p.name
+          from (values ('finished_tasks'), ('past_leases'), ('payloads')) o (parent),
+               sokka.past_partitions(o.parent) p
          where p.upper_bound <= v_now - v_shortest
-         order by parent, upper_bound loop
+         order by o.parent, p.upper_bound loop
         partition := v_past.name;
         begin
             if v_past.parent = 'finished_tasks' then
-                select f.action, f.rows into action, rows from sokka.purge_finished(
-                    v_past.name, v_past.upper_bound <= v_now - v_longest, p_max_rows) f;
-            elsif sokka.still_needed(v_past.parent, v_past.name) then
+                select f.action, f.rows into action, rows
+                  from sokka.purge_finished(v_past.name, p_max_rows, v_now) f;
+            elsif sokka.still_needed(v_past.name) then
                 continue;
             else
                 execute format('drop table sokka.%I', v_past.name);
@@ -102,6 +108,7 @@ begin
         exception when lock_not_available or deadlock_detected then
             action := 'busy';
             rows := 0;
+            return next;
             continue;
         end;
         continue when action = 'rows deleted' and rows = 0;

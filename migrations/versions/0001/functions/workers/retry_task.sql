@@ -14,7 +14,7 @@ as $$
 declare
     v_error constant jsonb := sokka.error_object(p_error);
     v_delay constant interval := sokka.checked_delay('delay', p_delay);
-    v_task constant sokka.locked_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
+    v_task sokka.locked_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
     v_now constant timestamptz := sokka.clock();
     v_failures constant integer := least(v_task.failures::bigint + 1, 2147483647)::integer;
 begin
@@ -24,7 +24,7 @@ begin
             v_now, true);
     elsif v_failures >= v_task.max_attempts then
         update sokka.tasks t set failures = v_failures, record_ver = t.record_ver + 1
-         where t.task_id = p_task_id;
+         where t.task_id = p_task_id returning t.record_ver into v_task.record_ver;
         return next sokka.finish_task(v_task, 'failed', null, v_error, v_now, true);
     else
         return next sokka.put_to_sleep(v_task, 'retried', v_now,
