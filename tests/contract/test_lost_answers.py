@@ -1,0 +1,126 @@
+"""When the connection breaks after a statement took effect and before its answer came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from sokka_pg.errors import DatabaseUnavailable, TaskAlreadyExists, WrongOwner
+from sokka_pg.model import Status
+from sokka_pg.store import PgTaskStore
+from tests.contract.callers import AsyncCaller, SyncCaller
+from tests.contract.proxy import LossyProxy
+
+Lossy = SyncCaller | AsyncCaller
+Row = Callable[[UUID], dict[str, Any]]
+
+
+@pytest.fixture
+def proxy(db: str) -> Iterator[LossyProxy]:
+    found = LossyProxy(db)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=[SyncCaller, AsyncCaller], ids=["sync", "async"])
+def lossy(request: pytest.FixtureRequest, proxy: LossyProxy) -> Iterator[Lossy]:
+    """A store whose answers can be lost, already connected."""
+    found = request.param(proxy.url)
+    found("task", uuid4())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def leased(store: PgTaskStore) -> Any:
+    store.create_task("t", {"n": 1})
+    return store.reserve_task("t", "w1", 60)
+
+
+def test_a_task_with_an_id_is_created_once_and_the_caller_hears_of_it(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore
+) -> None:
+    task_id = uuid4()
+    proxy.lose_next_answer()
+    created = lossy("create_task", "t", {"n": 1}, task_id=task_id)
+    assert proxy.lost == 1
+    assert (created.task_id, created.created) == (task_id, True)
+    assert len(store.list_tasks({"topic": "t"}).items) == 1
+    with pytest.raises(TaskAlreadyExists):
+        lossy("create_task", "t", {"n": 1}, task_id=task_id)
+
+
+def test_a_task_without_an_id_is_not_created_twice_and_the_doubt_is_told(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore
+) -> None:
+    proxy.lose_next_answer()
+    with pytest.raises(DatabaseUnavailable) as lost:
+        lossy("create_task", "t", {"n": 1})
+    assert lost.value.detail["sent"] is True
+    assert len(store.list_tasks({"topic": "t"}).items) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "status"),
+    [("terminate", {"result": 1}, Status.TERMINATED), ("fail", {"error": "x"}, Status.FAILED)],
+)
+def test_an_end_that_was_not_heard_of_is_known_as_ones_own(
+    lossy: Lossy, proxy: LossyProxy, leased: Any, row: Row, verb: str, options: Any, status: Status
+) -> None:
+    proxy.lose_next_answer()
+    outcome = lossy(verb, leased, **options)
+    assert proxy.lost == 1
+    assert outcome.status == status
+    assert outcome.record_ver == row(leased.task_id)["record_ver"]
+
+
+def test_an_extension_is_repeated(lossy: Lossy, proxy: LossyProxy, leased: Any) -> None:
+    proxy.lose_next_answer()
+    assert lossy("extend_lease", leased, duration=120).lease_expires_at > leased.lease_expires_at
+    assert proxy.lost == 1
+
+
+def test_a_snooze_is_not_repeated(lossy: Lossy, proxy: LossyProxy, leased: Any, row: Row) -> None:
+    proxy.lose_next_answer()
+    with pytest.raises(DatabaseUnavailable):
+        lossy("snooze", leased, delay=60)
+    assert row(leased.task_id)["status"] == "snoozed"
+
+
+def test_what_somebody_else_did_meanwhile_is_no_success_of_ours(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, leased: Any, row: Row
+) -> None:
+    store.revoke_lease(leased.task_id, row(leased.task_id)["record_ver"])
+    other = store.reserve_task("t", "w2", 60)
+    assert other is not None
+    proxy.lose_next_answer()
+    with pytest.raises(WrongOwner):
+        lossy("terminate", leased)
+    assert row(leased.task_id)["status"] == "running"
+
+
+def test_a_commit_that_was_not_heard_of_is_known_by_the_end_of_its_task(
+    proxy: LossyProxy, leased: Any, row: Row
+) -> None:
+    with PgTaskStore(proxy.url) as lossy, lossy.transaction(leased, terminate=True) as fenced:
+        fenced.connection.execute("create table effects (n int)")
+        # The fence's answers to come: to the end of the task, and to the commit.
+        fenced.connection.execute("insert into effects values (1)")
+        proxy.lose_answer_after(1)
+    assert proxy.lost == 1
+    assert row(leased.task_id)["status"] == "terminated"
+
+
+def test_an_end_that_was_not_committed_is_not_taken_for_one(
+    proxy: LossyProxy, leased: Any, row: Row
+) -> None:
+    with (
+        PgTaskStore(proxy.url) as lossy,
+        pytest.raises(DatabaseUnavailable),
+        lossy.transaction(leased, terminate=True),
+    ):
+        proxy.lose_answer_after(0)
+    assert row(leased.task_id)["status"] == "running"
