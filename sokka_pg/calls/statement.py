@@ -105,7 +105,12 @@ class Call(Generic[T]):
 
 @lru_cache(maxsize=1024)
 def _render(statement: Statement, schema: str, style: str) -> str:
-    casts = {name: f"cast({style.format(name)} as {kind})" for name, kind in statement.arguments}
+    # First as text: a driver that looks at types (asyncpg) would want its own
+    # Python class for an interval or an instant.
+    casts = {
+        name: f"cast(cast({style.format(name)} as text) as {kind})"
+        for name, kind in statement.arguments
+    }
     columns = ", ".join(column.expression for column in statement.columns)
     source = f"{schema}.{statement.source}"
     if not statement.view:
