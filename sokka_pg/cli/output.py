@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from sokka_pg import settings
@@ -66,9 +67,14 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+def table(
+    columns: Sequence[str | Column], rows: Iterable[Sequence[object]], title: str = ""
+) -> None:
     """Print a table; cells are text as it stands, never markup or control characters."""
-    grid = Table(*columns, title=title or None, title_justify="left")
+    grid = Table(
+        *columns, title=title or None, title_justify="left",
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+    )  # fmt: skip
     for row in rows:
         grid.add_row(*(_cell(value) for value in row))
     console().print(grid)
