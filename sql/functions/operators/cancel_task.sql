@@ -8,6 +8,7 @@ create function sokka.cancel_task(p_task_id uuid, p_reason text default null)
 returns table (status text, record_ver bigint, run_at timestamptz, outcome text)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column

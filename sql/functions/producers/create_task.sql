@@ -24,6 +24,7 @@ create function sokka.create_task(
 ) returns setof sokka.created_task
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

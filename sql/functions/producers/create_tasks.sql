@@ -9,6 +9,7 @@ create function sokka.create_tasks(p_specs jsonb)
 returns table (ord integer, task_id uuid, created boolean)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column

@@ -139,7 +139,7 @@ $$;
 create function sokka.claim_given_ids(p_specs sokka.task_spec[], p_now timestamptz) returns void
 language plpgsql as $$
 declare
-    v_claimed uuid[];
+    v_claimed integer;
     v_taken record;
 begin
     with claimed as (
@@ -147,16 +147,20 @@ begin
         select s.task_id, p_now from unnest(p_specs) s where s.given order by s.task_id
         on conflict do nothing returning task_id
     )
-    select array_agg(c.task_id) into v_claimed from claimed c;
+    select count(*) into v_claimed from claimed c;
+    if v_claimed = (select count(*) from unnest(p_specs) s where s.given) then
+        return;
+    end if;
+    -- Those claimed here carry this call's time; a twin in the call is the later one.
     select s.task_id, s.ord into v_taken
       from (select u.task_id, u.ord,
                    row_number() over (partition by u.task_id order by u.ord) as n
               from unnest(p_specs) u where u.given) s
-     where s.n > 1 or s.task_id <> all (coalesce(v_claimed, '{}'))
+     where s.n > 1 or not exists (
+        select from sokka.given_ids g
+         where g.task_id = s.task_id and g.created_at = p_now)
      order by s.ord limit 1;
-    if found then
-        perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord);
-    end if;
+    perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord);
 end
 $$;
 
@@ -188,7 +192,8 @@ begin
     select coalesce(array_agg(m.task_id), '{}') into v_made from made m;
     insert into sokka.payloads (task_id, created_at, data)
     select u.task_id, p_now, u.data from unnest(p_specs) u
-     where sokka.travels_badly(u.data) and u.task_id = any (v_made);
+     where sokka.travels_badly(u.data)
+       and (cardinality(v_made) = cardinality(p_specs) or u.task_id = any (v_made));
     return v_made;
 end
 $$;
@@ -238,6 +243,20 @@ begin
 end
 $$;
 
+-- specs_by_id: the specs whose ids are among these, or are not. By a hash: comparing
+-- each with each takes a third of a second for 5,000.
+create function sokka.specs_by_id(p_specs sokka.task_spec[], p_ids uuid[], p_among boolean)
+returns setof sokka.task_spec
+language plpgsql
+set enable_nestloop = off
+as $$
+begin
+    return query
+        select u.* from unnest(p_specs) u left join unnest(p_ids) i (task_id) on i.task_id = u.task_id
+         where (i.task_id is not null) = p_among;
+end
+$$;
+
 -- insert_tasks: create the tasks of these specs, or find those that hold their
 -- unique keys.
 create function sokka.insert_tasks(p_specs sokka.task_spec[])
@@ -261,11 +280,12 @@ begin
     -- round; ten of those in a row are not chance.
     for v_round in 1..10 loop
         v_made := sokka.insert_new_tasks(v_left, v_now);
-        return query select u.ord, u.task_id, true from unnest(v_left) u
-                      where u.task_id = any (v_made);
-        exit when cardinality(v_made) = cardinality(v_left);
-        select coalesce(array_agg(u), '{}') into v_left
-          from unnest(v_left) u where u.task_id <> all (v_made);
+        if cardinality(v_made) = cardinality(v_left) then
+            return query select u.ord, u.task_id, true from unnest(v_left) u;
+            exit;
+        end if;
+        return query select u.ord, u.task_id, true from sokka.specs_by_id(v_left, v_made, true) u;
+        v_left := array(select u from sokka.specs_by_id(v_left, v_made, false) u);
         foreach v_spec in array v_left loop
             v_holder := sokka.holder_of(v_spec);
             continue when v_holder is null;

@@ -72,7 +72,8 @@ $$;
 create function sokka.claim(p_topic text, p_max integer) returns uuid[]
 language plpgsql as $$
 declare
-    v_hint constant jsonb := sokka.scan_hint(sokka.topic_hash(p_topic));
+    v_key constant text := sokka.topic_hash(p_topic);
+    v_hint constant jsonb := sokka.scan_hint(v_key);
     v_from_left constant bigint[] := array_fill(0::bigint, array[10]);
     v_now double precision := extract(epoch from sokka.clock());
     v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
@@ -93,7 +94,7 @@ begin
           from sokka.lock_ready(p_topic, p_max, v_from_left) l;
         v_took := extract(epoch from sokka.clock()) - v_full_at;
     end if;
-    perform sokka.set_scan_hint(sokka.topic_hash(p_topic), jsonb_build_object(
+    perform sokka.set_scan_hint(v_key, jsonb_build_object(
         'p', v_positions::text, 'at', v_full_at, 'took', v_took));
     return v_ids;
 end

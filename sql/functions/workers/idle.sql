@@ -7,6 +7,7 @@ create function sokka.mark_idle(p_topics text[], p_pid text, p_for interval)
 returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare
@@ -33,6 +34,7 @@ $$;
 create function sokka.clear_idle(p_pid text) returns void
 language sql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
     delete from sokka.idle_workers w
      where w.pid = p_pid or w.idle_until < sokka.clock() - interval '1 day'

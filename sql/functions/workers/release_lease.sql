@@ -6,6 +6,7 @@ create function sokka.release_lease(p_task_id uuid, p_pid text, p_token bigint)
 returns setof sokka.task_outcome
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

@@ -8,6 +8,7 @@ create function sokka.report_progress(
 ) returns table (record_ver bigint)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column

@@ -71,11 +71,14 @@ begin
         perform sokka.refuse_argument('topics', 'must be a list of 1 to 1000 topics');
     end if;
     foreach v_topic in array p_topics loop
-        perform sokka.check_name('topics', v_topic);
+        if sokka.name_fault(v_topic) is not null then
+            perform sokka.check_name('topics', v_topic);
+        end if;
     end loop;
-    perform sokka.check_name('pid', p_pid);
-    perform sokka.check_not_null('max_tasks', p_max_tasks is null);
-    if p_max_tasks not between 1 and 10000 then
+    if sokka.name_fault(p_pid) is not null then
+        perform sokka.check_name('pid', p_pid);
+    end if;
+    if p_max_tasks is null or p_max_tasks not between 1 and 10000 then
         perform sokka.refuse_argument('max_tasks', 'must be from 1 to 10000');
     end if;
     if p_limits is not null and
@@ -115,6 +118,7 @@ create function sokka.reserve_tasks(
 ) returns setof sokka.leased_task
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

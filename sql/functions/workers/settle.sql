@@ -112,6 +112,7 @@ create function sokka.settle_tasks(
 ) returns setof sokka.verdict
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     perform sokka.check_settle(p_pid, p_task_ids, p_tokens, p_verbs, p_args);
@@ -131,6 +132,7 @@ create function sokka.settle_and_reserve(
 ) returns table (ord integer, task_id uuid, verdict text, detail jsonb, lease sokka.leased_task)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column

@@ -8,6 +8,7 @@ create function sokka.snooze_task(
 ) returns setof sokka.task_outcome
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

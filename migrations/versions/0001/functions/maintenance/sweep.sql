@@ -196,6 +196,7 @@ returns table (
 )
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 begin

@@ -7,6 +7,7 @@ create function sokka.revoke_lease(p_task_id uuid, p_record_ver bigint, p_reason
 returns setof sokka.task_outcome
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_task sokka.locked_task;

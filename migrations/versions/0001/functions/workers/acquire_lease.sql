@@ -10,6 +10,7 @@ create function sokka.acquire_lease(p_task_id uuid, p_pid text, p_lease interval
 returns setof sokka.leased_task
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

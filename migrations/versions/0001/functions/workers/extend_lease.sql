@@ -7,6 +7,7 @@ create function sokka.extend_lease(
 ) returns setof sokka.lease_state
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare
@@ -30,6 +31,7 @@ create function sokka.renew_lease(
 ) returns setof sokka.lease_state
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare

@@ -4,6 +4,7 @@ create function sokka.reserve_task(p_topic text, p_pid text, p_lease interval de
 returns setof sokka.leased_task
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 begin

@@ -9,6 +9,7 @@ create function sokka.save_checkpoint(
 ) returns table (seq bigint, saved_at timestamptz)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 begin
