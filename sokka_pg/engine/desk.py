@@ -119,7 +119,7 @@ class Engine:
         """When the next ``Tick`` is due if nothing else happens; None: not at all."""
         if self.finished:
             return None
-        times = [self._timers.grace_at, self._timers.final_at]
+        times = [self._timers.final_at or self._timers.grace_at]
         waiting_since = self.slots.oldest_waiting_at()
         if waiting_since is not None:
             times.append(waiting_since + WAITING_MOST_S)
@@ -139,7 +139,7 @@ class Engine:
 
     def _listening(self, event: words.Listening, now: float) -> None:
         if event.ok and not self._hunger.listening:
-            self._hunger.hungry = True
+            self._hunger.hungry = self._hunger.woken = True
         self._hunger.listening = event.ok
         self._timers.poll_at = now + self._poll_delay(now)
 
@@ -199,6 +199,8 @@ class Engine:
             # a task that came between the last look and the mark told nobody
             self._hunger.hungry = True
         else:
+            # one more look before the next try, or this would spin
+            self._hunger.empty = 1
             self._timers.poll_at = now + BUSY_PRODUCERS_S
 
     def _cleared(self, event: words.Cleared, now: float) -> None:

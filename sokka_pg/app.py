@@ -1,0 +1,353 @@
+"""The application: where tasks are declared, enqueued and worked off.
+
+    app = Sokka("postgresql://localhost/shop")
+
+    @app.task(topic="mail", retry=5)
+    async def send(to: str, subject: str) -> None: ...
+
+    send.enqueue("ann@example.org", subject="hello")          # or await send.enqueue_async(...)
+    send.configure(priority=0, connection=session).enqueue("bob@example.org", subject="now")
+
+    app.run_worker("mail:20")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
+from uuid import UUID
+
+from typing_extensions import Unpack
+
+from sokka_pg import retry as retries
+from sokka_pg import settings
+from sokka_pg.calls import arguments
+from sokka_pg.connections import ConnectionOptions
+from sokka_pg.context import SyncTaskContext, TaskContext
+from sokka_pg.durations import Duration, to_timedelta
+from sokka_pg.errors import UsageError
+from sokka_pg.events import Observer
+from sokka_pg.model import CreatedTask, RetryPolicy
+from sokka_pg.registry import PayloadReader, Registry, TaskSpec, mode_of
+from sokka_pg.runner import Stores
+from sokka_pg.schema import check_name
+from sokka_pg.store import PgTaskStore
+from sokka_pg.store_async import AsyncPgTaskStore
+from sokka_pg.worker import Worker, WorkerOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What ``configure`` takes; all optional."""
+
+    connection: Any
+    """Enqueue in this transaction: of psycopg, or of SQLAlchemy."""
+    topic: str
+    sub_topic: str
+    task_id: UUID | str
+    task_group_id: UUID | str
+    priority: int
+    run_at: datetime
+    max_attempts: int
+    retry: RetryPolicy | Mapping[str, Any] | int
+    timeout: Duration
+    expires_at: datetime
+    unique_key: str
+    headers: Mapping[str, str]
+    max_losses: int
+    on_conflict: str
+
+
+class Bound(Generic[P, R]):
+    """A task with options for the next enqueue."""
+
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
+        self._task, self._options = task, options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> CreatedTask:
+        """Create the task; committed on return, unless on a ``connection`` of yours."""
+        return self._task._enqueue(self._options, args, kwargs)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> CreatedTask:
+        """``enqueue`` for an event loop."""
+        return await self._task._enqueue_async(self._options, args, kwargs)
+
+    def configure(self, **options: Unpack[EnqueueOptions]) -> Bound[P, R]:
+        """These options, and more."""
+        return Bound(self._task, {**self._options, **options})
+
+
+class Task(Generic[P, R]):
+    """A declared task. Calling it calls the handler, here and now."""
+
+    def __init__(self, app: Sokka, spec: TaskSpec, handler: Callable[..., R]) -> None:
+        self.app, self.spec = app, spec
+        self._handler = handler
+        update_wrapper(cast(Any, self), handler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        return self._handler(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.spec.kind!r} of topic {self.spec.topic!r}>"
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> CreatedTask:
+        """Create a task with these arguments; committed on return. Raises BadArgument."""
+        return self._enqueue({}, args, kwargs)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> CreatedTask:
+        """``enqueue`` for an event loop."""
+        return await self._enqueue_async({}, args, kwargs)
+
+    def configure(self, **options: Unpack[EnqueueOptions]) -> Bound[P, R]:
+        """The task with options: when, how urgent, in whose transaction…"""
+        return Bound(self, options)
+
+    def connect_to(self, database_url: str, schema: str) -> None:
+        """Point the app elsewhere: a worker's child process follows its parent."""
+        self.app.connect_to(database_url, schema)
+
+    def _enqueue(
+        self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CreatedTask:
+        topic, rest = self._options(options)
+        return self.app.store.create_task(topic, self.spec.payload.write(args, kwargs), **rest)
+
+    async def _enqueue_async(
+        self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CreatedTask:
+        topic, rest = self._options(options)
+        return await self.app.async_store.create_task(
+            topic, self.spec.payload.write(args, kwargs), **rest
+        )
+
+    def _options(self, options: EnqueueOptions) -> tuple[str, dict[str, Any]]:
+        unknown = options.keys() - EnqueueOptions.__annotations__.keys()
+        if unknown:
+            raise UsageError(f"{self.spec.kind}: unknown option {min(unknown)!r}")
+        spec = self.spec
+        own: dict[str, Any] = {
+            "kind": spec.kind, "retry": spec.retry, "timeout": spec.timeout,
+            "priority": spec.priority, "max_losses": spec.max_losses,
+        }
+        found = {key: value for key, value in own.items() if value is not None}
+        found |= dict(options)
+        return found.pop("topic", spec.topic), found
+
+
+class Sokka:
+    """A queue in one schema of one database, and the handlers of its tasks.
+
+    Without ``database_url`` the environment names the database when it is first
+    needed: ``SOKKA_DATABASE_URL``, ``DATABASE_URL``, then ``PG*``. Nothing is
+    connected before; pools are opened in the process that uses them.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        schema: str | None = None,
+        *,
+        pid: str | None = None,
+        connections: ConnectionOptions | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self._given_url = database_url
+        self._schema = check_name(schema) if schema is not None else None
+        self._pid, self._connections = pid, connections
+        self.observers = list(observers)
+        self.registry = Registry()
+        self._store: PgTaskStore | None = None
+        self._async_store: AsyncPgTaskStore | None = None
+
+    @property
+    def database_url(self) -> str:
+        """The database; ``UsageError`` if nothing names one."""
+        target = settings.lookup(self._given_url)
+        if target is None:
+            raise UsageError(
+                "no database named: give Sokka a URL, or set SOKKA_DATABASE_URL"
+            )
+        return target.conninfo
+
+    @property
+    def schema(self) -> str:
+        return self._schema or settings.schema_name()
+
+    @property
+    def store(self) -> PgTaskStore:
+        """The queue's verbs, for callers without an event loop."""
+        if self._store is None:
+            self._store = PgTaskStore(
+                self.database_url, self.schema, options=self._connections
+            )
+        return self._store
+
+    @property
+    def async_store(self) -> AsyncPgTaskStore:
+        """The queue's verbs, awaited."""
+        if self._async_store is None:
+            self._async_store = AsyncPgTaskStore(
+                self.database_url, self.schema, options=self._connections
+            )
+        return self._async_store
+
+    def connect_to(self, database_url: str, schema: str | None = None) -> None:
+        """Use this database from now on; stores that were handed out stay as they are."""
+        if (database_url, schema or self._schema) == (self._given_url, self._schema):
+            return
+        self._given_url = database_url
+        self._schema = check_name(schema) if schema is not None else self._schema
+        self._store = self._async_store = None
+
+    @overload
+    def task(self, handler: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, handler: Callable[Concatenate[SyncTaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        handler: None = None,
+        /,
+        *,
+        kind: str | None = None,
+        topic: str = "default",
+        process: bool = False,
+        retry: RetryPolicy | Mapping[str, Any] | int | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        max_losses: int | None = None,
+    ) -> Declare: ...
+
+    def task(
+        self,
+        handler: Callable[..., Any] | None = None,
+        /,
+        *,
+        kind: str | None = None,
+        topic: str = "default",
+        process: bool = False,
+        retry: RetryPolicy | Mapping[str, Any] | int | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        max_losses: int | None = None,
+    ) -> Any:
+        """Declare a task: ``@app.task`` or ``@app.task(topic=…)``.
+
+        ``kind``: its name in the database, default the function's; ``process``:
+        run it in a process that can be killed; ``retry``: how errors are tried
+        again (a number is max_attempts; default: not at all); ``timeout``: the
+        longest one attempt may take. The rest are defaults for its enqueues.
+        Raises UsageError or BadArgument for a declaration that cannot work.
+        """
+
+        declare = Declare(
+            self, kind, topic, process, retries.policy_from(retry),
+            None if timeout is None else _positive(timeout), priority, max_losses,
+        )
+        return declare if handler is None else declare(handler)
+
+    def worker(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        pid: str | None = None,
+        options: WorkerOptions | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> Worker:
+        """A worker for these topics (default: those that the tasks name)."""
+        chosen = topics if topics is not None else self.registry.topics
+        if not self.registry:
+            raise UsageError("this app declares no task: nothing for a worker to run")
+        return Worker(
+            self.registry, Stores(self.store, self.async_store), self.database_url, self.schema,
+            topics=chosen, pid=pid or self._pid, options=options,
+            connections=self._connections, observers=[*self.observers, *observers],
+        )
+
+    def run_worker(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        pid: str | None = None,
+        options: WorkerOptions | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        """Run a worker in this thread until SIGTERM or SIGINT: the first lets
+        handlers end within the grace period, the second stops them now."""
+        made = self.worker(topics, pid=pid, options=options, observers=observers)
+        asyncio.run(self._until_signalled(made))
+
+    async def _until_signalled(self, worker: Worker) -> None:
+        loop = asyncio.get_running_loop()
+        asked = 0
+
+        def on_signal() -> None:
+            nonlocal asked
+            asked += 1
+            worker.stop(now=asked > 1)
+
+        if os.name == "posix":
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, on_signal)
+        try:
+            await worker.run()
+        finally:
+            if self._async_store is not None:
+                await self._async_store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """What ``@app.task(...)`` gives: a decorator that keeps the handler's types."""
+
+    app: Sokka
+    kind: str | None
+    topic: str
+    process: bool
+    retry: RetryPolicy | None
+    timeout: timedelta | None
+    priority: int | None
+    max_losses: int | None
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[SyncTaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, handler: Callable[..., Any], /) -> Any:
+        mode = mode_of(handler, self.process)
+        spec = TaskSpec(
+            kind=arguments.name(self.kind or handler.__name__, "kind"),
+            topic=arguments.name(self.topic, "topic"),
+            handler=handler, mode=mode, payload=PayloadReader(handler, mode),
+            retry=self.retry, timeout=self.timeout,
+            priority=self.priority, max_losses=self.max_losses,
+        )
+        return Task(self.app, self.app.registry.add(spec), handler)
+
+
+def _positive(timeout: Duration) -> timedelta:
+    found = to_timedelta(timeout, "timeout")
+    if found <= timedelta(0):
+        raise UsageError("timeout: longer than 0")
+    return found
+
+
+__all__ = ["Bound", "Declare", "EnqueueOptions", "Sokka", "Task"]

@@ -1,0 +1,102 @@
+"""One attempt at one task: what is known of it while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sokka_pg.context import SyncTaskContext, TaskContext
+from sokka_pg.engine import outcomes
+from sokka_pg.engine.words import Reason, Settlement
+from sokka_pg.model import LeasedTask, Outcome
+from sokka_pg.payload import UndecodableJson
+from sokka_pg.registry import TaskSpec
+
+
+class Attempt:
+    """A run. ``reason`` is set when it was told to stop, ``over`` when it returned,
+    ``abandoned`` when its task was settled without waiting for that."""
+
+    __slots__ = (
+        "abandoned", "context", "kill", "over", "reason", "spec", "started_at", "task",
+        "timer", "unit",
+    )
+
+    def __init__(
+        self, task: LeasedTask, spec: TaskSpec,
+        context: TaskContext | SyncTaskContext, started_at: float,
+    ) -> None:
+        self.task, self.spec, self.context = task, spec, context
+        self.started_at = started_at
+        self.reason: Reason | None = None
+        self.over = self.abandoned = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.unit: asyncio.Task[Settlement | None] | None = None
+        self.kill: Callable[[], None] | None = None
+
+    def ended_by(self, exc: BaseException) -> Settlement | None:
+        """The end when the handler raised ``exc``."""
+        if self.context.terminated:
+            return None
+        if self.reason is not None and not isinstance(exc, Outcome):
+            return outcomes.from_halt(self.task, self.reason)
+        return self._unless_lost(outcomes.from_exception(self.task, exc))
+
+    def ended_with(self, value: object) -> Settlement | None:
+        """The end when the handler returned ``value``: valid even if it was told to
+        stop, as long as the lease is ours."""
+        if self.context.terminated:
+            return None
+        if self.context.transaction_open:
+            error = {"code": "open_transaction", "message": "its transaction was left open"}
+            return self._unless_lost(outcomes.retry(self.task, error))
+        return self._unless_lost(outcomes.from_value(self.task, value))
+
+    def halted(self) -> Settlement | None:
+        """The end when it was stopped without a word of its own."""
+        if self.context.terminated:
+            return None
+        return outcomes.from_halt(self.task, self.reason or Reason.STOP)
+
+    def _unless_lost(self, settlement: Settlement) -> Settlement | None:
+        return None if self.reason is Reason.LOST else settlement
+
+
+async def run_async(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
+    """Await the handler. Whatever it raises ends here: SystemExit and
+    KeyboardInterrupt would stop the loop, and CancelledError may be its own."""
+    try:
+        value = await _called(attempt, arguments)
+    except BaseException as exc:
+        return attempt.ended_by(exc)
+    return attempt.ended_with(value)
+
+
+def run_sync(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
+    """Call the handler, on this thread."""
+    try:
+        value = attempt.spec.handler(**arguments)
+    except BaseException as exc:
+        return attempt.ended_by(exc)
+    return attempt.ended_with(value)
+
+
+def _called(attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[object]:
+    awaitable: Awaitable[object] = attempt.spec.handler(**arguments)
+    return awaitable
+
+
+def read_arguments(
+    task: LeasedTask, spec: TaskSpec, context: TaskContext | SyncTaskContext
+) -> dict[str, Any] | Settlement:
+    """The handler's arguments, or the end of a task whose payload does not fit."""
+    if isinstance(task.data, UndecodableJson):
+        return outcomes.bad_payload(task, task.data.reason)
+    try:
+        arguments = spec.payload.read(task.data)
+    except BaseException as exc:  # validators are user code
+        return outcomes.bad_payload(task, exc)
+    if spec.payload.context_parameter is not None:
+        arguments[spec.payload.context_parameter] = context
+    return arguments

@@ -1,0 +1,358 @@
+"""A worker in one event loop: the engine decides, this obeys.
+
+Three connections: the desk (reserve, settle, sweep), the lease keeper and the
+listener; handlers use the app's pools. None of them is in a transaction while
+a handler runs, except one that the handler asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
+
+from sokka_pg import calls, events, model
+from sokka_pg.connections import ConnectionOptions
+from sokka_pg.engine import Engine, EngineSettings, words
+from sokka_pg.engine.leases import Hold
+from sokka_pg.engine.words import Answer, Reason
+from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError, UsageError
+from sokka_pg.events import EventFeed, Observer
+from sokka_pg.lease_keeper import LeaseKeeper
+from sokka_pg.registry import Registry
+from sokka_pg.runner import Runner, Stores
+from sokka_pg.runner.children import Children
+from sokka_pg.wakeup import Signals, Wakeup
+from sokka_pg.worker import narrate
+from sokka_pg.worker.link import Link
+from sokka_pg.worker.options import WorkerOptions, new_pid, parse_topics
+
+log = logging.getLogger("sokka_pg.worker")
+
+SWEEP_BATCH = 500
+MARK = timedelta(seconds=60)
+SHORTEST_CALL_S, LONGEST_CALL_S = 5.0, 10.0
+
+
+class Worker:
+    """Reserves tasks of its topics and runs their handlers until told to stop.
+
+    ``await run()`` returns after ``stop()`` (grace period) or ``stop(now=True)``;
+    both may be called from any thread. The database may come and go meanwhile:
+    the worker tries again, under the same ``pid``. ``run`` raises
+    DatabaseUnavailable if it cannot be reached at all within ``startup``, and
+    SchemaMismatch if the schema is missing or old.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        stores: Stores,
+        database_url: str,
+        schema: str = "sokka",
+        *,
+        topics: str | Sequence[str] | Mapping[str, int],
+        pid: str | None = None,
+        options: WorkerOptions | None = None,
+        connections: ConnectionOptions | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.options = (options or WorkerOptions()).checked()
+        self.limits, self.slots = parse_topics(topics, self.options.concurrency)
+        self.pid = pid or new_pid()
+        self.registry = registry
+        self.feed = EventFeed(observers)
+        self._stores, self._url, self._schema = stores, database_url, schema
+        self._connections = connections or ConnectionOptions()
+        self._lease = timedelta(seconds=self.options.seconds("lease"))
+        self._hashes = {
+            hashlib.md5(topic.encode(), usedforsecurity=False).hexdigest()[:8]
+            for topic in self.limits
+        }
+        self._engine = Engine(self._settings(), registry)
+        self._link = Link(database_url, schema, self._connections, self._call_bound())
+        self._inbox: list[words.Input] = []
+        self._nap: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._failing_since: float | None = None
+        self._asked: words.StopAsked | None = None
+
+    def stop(self, now: bool = False) -> None:
+        """Reserve no more; let handlers end within the grace period, or tell them to
+        stop at once. What did not end goes back with its attempt."""
+        self._asked = words.StopAsked(now)
+        self._soon(self._tell, self._asked)
+
+    async def run(self) -> None:
+        """Work until stopped. A cancellation of this call stops it at once, and is
+        raised when all that could be written is written."""
+        if self._loop is not None:
+            raise UsageError("a worker runs once; make another")
+        self._loop = asyncio.get_running_loop()
+        work = self._loop.create_task(self._work(), name="sokka-worker")
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not work.done():
+                self._tell(words.StopAsked(now=True))
+                await asyncio.wait({work}, timeout=2 * self._engine.settings.final_s)
+                work.cancel()
+            raise
+
+    @property
+    def running(self) -> int:
+        """Handlers under way."""
+        return self._engine.slots.busy
+
+    def _settings(self) -> EngineSettings:
+        return EngineSettings(
+            limits=self.limits, slots=self.slots, lease_s=self.options.seconds("lease"),
+            prefetch_most=self.options.prefetch, poll_s=self.options.seconds("poll"),
+            grace_s=self.options.seconds("grace"), mark_s=MARK.total_seconds(),
+        )
+
+    def _call_bound(self) -> float:
+        return min(LONGEST_CALL_S, max(SHORTEST_CALL_S, self._lease.total_seconds()))
+
+    # --- the life of a worker ---------------------------------------------
+
+    async def _work(self) -> None:
+        try:
+            await self._reach_database()
+            if self._asked is not None:
+                self._tell(self._asked)
+            await self._serve()
+        finally:
+            await self._link.close()
+            self.feed.close()
+
+    async def _serve(self) -> None:
+        self._keeper = LeaseKeeper(
+            self._url, self._schema, self.pid, self._lease, self,
+            options=self._connections, feed=self.feed,
+        )
+        self._runner = Runner(
+            self.registry, self._stores, self.slots, self._tell, self.lease_lost,
+            Children(self._url, self._schema), self.feed,
+        )
+        self._keeper.start()
+        self.feed.emit(events.WorkerStarted(self.pid, tuple(self.limits)))
+        log.info("worker %s serves %s", self.pid, ", ".join(self.limits))
+        try:
+            async with self._wakeup() as wakeup:
+                listening = asyncio.create_task(self._hear(wakeup))
+                try:
+                    await self._decide()
+                finally:
+                    listening.cancel()
+        finally:
+            for call in self._calls:
+                call.cancel()
+            self._keeper.close()
+            self._runner.close()
+            self.feed.emit(events.WorkerStopped(self.pid, self._engine.unsettled))
+            log.info("worker %s stopped", self.pid)
+
+    async def _decide(self) -> None:
+        self._tell(words.Tick())
+        while not self._engine.finished:
+            await self._next_news()
+            inbox, self._inbox = self._inbox, []
+            for command in self._engine.step(inbox or (words.Tick(),), monotonic()):
+                self._obey(command)
+
+    async def _next_news(self) -> None:
+        """Until there is news, or the engine wants to be asked."""
+        if self._inbox:
+            # others get their turn, and what they finish comes along
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        self._nap = loop.create_future()
+        wake_at = self._engine.wake_at(monotonic())
+        timer = None
+        if wake_at is not None and wake_at != float("inf"):
+            timer = loop.call_later(max(0.0, wake_at - monotonic()), self._wake)
+        try:
+            await self._nap
+        finally:
+            self._nap = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._nap is not None and not self._nap.done():
+            self._nap.set_result(None)
+
+    def _tell(self, event: words.Input) -> None:
+        self._inbox.append(event)
+        self._wake()
+        if isinstance(event, words.StopAsked):
+            self.feed.emit(events.WorkerStopping(self.pid, event.now))
+
+    def _obey(self, command: words.Command) -> None:
+        if isinstance(command, words.Run):
+            if self.feed.wanted:
+                self.feed.emit(narrate.about(events.Started, command.task))
+            self._runner.start(command.task)
+        elif isinstance(command, words.Forget):
+            self._keeper.drop(command.tokens)
+        elif isinstance(command, words.Settled):
+            narrate.settled(command.outcomes, self.feed)
+        elif isinstance(command, words.Halt):
+            self._runner.halt(command.token, command.reason)
+        else:
+            call = asyncio.create_task(self._perform(command))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    # --- calls ------------------------------------------------------------
+
+    async def _reach_database(self) -> None:
+        deadline = monotonic() + self.options.seconds("startup")
+        while self._asked is None:
+            try:
+                await self._link.send(calls.prepare_partitions())
+                return
+            except DatabaseUnavailable as error:
+                if monotonic() >= deadline:
+                    raise
+                self._note_failure(error)
+            except (SchemaMismatch, BadArgument):
+                raise
+            except SokkaError as error:
+                # a role that may only work, or a lock: the sweep makes partitions too
+                log.warning("partitions were not prepared: %s", error)
+                return
+            await asyncio.sleep(self._engine.backoff.next_s())
+
+    async def _perform(self, call: words.Call) -> None:
+        try:
+            answer = await self._answer(call)
+        except SokkaError as error:
+            self._note_failure(error)
+            answer = words.CallFailed(
+                refused=isinstance(error, BadArgument),
+                sent=error.detail.get("sent") is not False,
+                message=str(error),
+            )
+        except Exception as error:
+            log.exception("a call of the worker broke")
+            self._note_failure(error)
+            answer = words.CallFailed(message=type(error).__name__)
+        else:
+            self._note_success()
+        self._tell(answer)
+
+    async def _answer(self, call: words.Call) -> words.Input:
+        if isinstance(call, words.Exchange):
+            return await self._exchange(call)
+        if isinstance(call, words.Sweep):
+            return await self._sweep()
+        if isinstance(call, words.MarkIdle):
+            mark = calls.mark_idle(tuple(self.limits), self.pid, MARK)
+            return words.Marked(await self._link.send(mark))
+        await self._link.send(calls.clear_idle(self.pid))
+        return words.Cleared()
+
+    async def _exchange(self, call: words.Exchange) -> words.Exchanged:
+        settlements = [
+            model.Settlement(s.task.task_id, s.task.token, s.verb, s.arg)
+            for s in call.settlements
+        ]
+        sent_at = monotonic()
+        batch = await self._link.send(calls.settle_and_reserve(
+            self.pid, settlements, call.topics, call.max_tasks, self._lease, call.limits
+        ))
+        # null ords tie in the answer's order; tokens were drawn in the queue's
+        leases = sorted(batch.leases, key=lambda task: task.token)
+        self._keeper.add([Hold(task.task_id, task.token, sent_at) for task in leases])
+        if self.feed.wanted:
+            self.feed.emit_all([narrate.about(events.Reserved, task) for task in leases])
+        answers = [Answer(v.verdict, v.detail) for v in batch.verdicts]
+        return words.Exchanged(sent_at, answers, leases)
+
+    async def _sweep(self) -> words.SweepDone:
+        report = await self._link.send(calls.sweep(SWEEP_BATCH))
+        changed = (report.woken, report.taken_back, report.expired, report.failed_lost)
+        if any(changed):
+            self.feed.emit(events.Swept(*changed))
+        due_in_s = None
+        if report.next_due_at is not None:
+            # our clock may be wrong: then the next sweep comes within a second anyway
+            due_in_s = (report.next_due_at - datetime.now(UTC)).total_seconds()
+        return words.SweepDone(report.woken + report.taken_back, due_in_s)
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._failing_since is None:
+            self._failing_since = monotonic()
+            log.warning("the database does not serve this worker, trying on: %s", error)
+            self.feed.emit(events.Disconnected("desk", str(error)))
+
+    def _note_success(self) -> None:
+        if self._failing_since is not None:
+            after = monotonic() - self._failing_since
+            self._failing_since = None
+            log.info("the database serves again after %.1f s", after)
+            self.feed.emit(events.Reconnected("desk", after))
+
+    # --- notifications ----------------------------------------------------
+
+    def _wakeup(self) -> Wakeup:
+        return Wakeup(
+            self._url, self._schema, listen=self.options.listen, poll=60.0,
+            options=self._connections, on_change=self._listening,
+        )
+
+    def _listening(self, ok: bool) -> None:
+        self._tell(words.Listening(ok))
+        self.feed.emit(
+            events.Reconnected("listener", 0.0) if ok else events.Disconnected("listener", "")
+        )
+
+    async def _hear(self, wakeup: Wakeup) -> None:
+        while True:
+            self._heard(await wakeup.wait())
+
+    def _heard(self, signals: Signals) -> None:
+        if signals.missed or not self._hashes.isdisjoint(signals.topics):
+            self._tell(words.Woken())
+        if signals.missed or not self._hashes.isdisjoint(signals.cancels):
+            self._keeper.hurry()
+
+    # --- what the keeper and the contexts tell, from any thread -----------
+
+    def lease_lost(self, token: int, reason: str) -> None:
+        """The lease is over: raise the handler's flag now, the rest on the loop."""
+        attempt = self._runner.get(token)
+        if attempt is not None:
+            if reason == "SK002" and (attempt.context.terminating or attempt.context.terminated):
+                return  # its own transaction ended the task
+            attempt.context.tell_to_stop(Reason.LOST)
+        self._soon(self._lost_on_loop, token, reason)
+
+    def cancel_requested(self, token: int) -> None:
+        """Somebody asked for the task to be cancelled."""
+        self._soon(self._cancel_on_loop, token)
+
+    def _lost_on_loop(self, token: int, reason: str) -> None:
+        task = self._engine.running.get(token)
+        if task is not None:
+            log.warning("lost lease: task %s, token %s (%s)", task.task_id, token, reason)
+            self.feed.emit(narrate.about(events.Lost, task, reason=reason))
+        self._tell(words.LeaseGone(token))
+
+    def _cancel_on_loop(self, token: int) -> None:
+        task = self._engine.running.get(token)
+        if task is not None:
+            self.feed.emit(narrate.about(events.CancelRequested, task))
+            self._runner.halt(token, Reason.CANCEL)
+
+    def _soon(self, callback: Any, *arguments: Any) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)

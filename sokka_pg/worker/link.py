@@ -1,0 +1,75 @@
+"""The desk's connection: reserves, settles, sweeps, one call after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, IsolationLevel
+
+from sokka_pg.calls import Call
+from sokka_pg.connections import ConnectionOptions, connect_arguments
+from sokka_pg.connections.sending import send_async
+from sokka_pg.lease_keeper import shut
+from sokka_pg.translate import from_psycopg
+
+T = TypeVar("T")
+
+
+class Link:
+    """A connection that is made again when it broke.
+
+    A call that takes longer than ``most_s`` is cut off: a network that swallows
+    everything would otherwise hold the worker for many minutes.
+    """
+
+    def __init__(
+        self, database_url: str, schema: str, options: ConnectionOptions, most_s: float
+    ) -> None:
+        self._arguments = connect_arguments(database_url, options)
+        self._schema, self._most_s = schema, most_s
+        self._explicit = options.pooler
+        self._connection: AsyncConnection[Any] | None = None
+        self.connects = 0
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call in a transaction of its own. Raises ``SokkaError``."""
+        connection = await self._connected()
+        try:
+            with self._cut_after(connection):
+                if not self._explicit:
+                    return await send_async(connection, call, self._schema, foreign=False)
+                async with connection.transaction():
+                    return await send_async(connection, call, self._schema, foreign=True)
+        except BaseException:
+            # whatever it was, a fresh connection has no part in it
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            shut(connection)
+            with suppress(psycopg.Error):
+                await connection.close()
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self.connects += 1
+            try:
+                self._connection = await AsyncConnection.connect(**self._arguments)
+            except psycopg.Error as error:
+                raise from_psycopg(error, sent=False) from error
+            await self._connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        return self._connection
+
+    @contextmanager
+    def _cut_after(self, connection: AsyncConnection[Any]) -> Iterator[None]:
+        timer = asyncio.get_running_loop().call_later(self._most_s, shut, connection)
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,0 +1,64 @@
+"""What became of settled tasks, as events and log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from sokka_pg import events
+from sokka_pg.engine.outcomes import code_of
+from sokka_pg.engine.words import Answer, Settlement, Verb
+from sokka_pg.events import EventFeed, TaskEvent
+from sokka_pg.model import LeasedTask
+
+log = logging.getLogger("sokka_pg.worker")
+E = TypeVar("E", bound=TaskEvent)
+
+
+def about(kind: type[E], task: LeasedTask, **more: Any) -> E:
+    """An event of this kind about a task."""
+    return kind(task.task_id, task.topic, task.kind, task.attempt, task.token, **more)
+
+
+def settled(outcomes: Iterable[tuple[Settlement, Answer]], feed: EventFeed) -> None:
+    """Tell of settlements that are through; refusals are logged, once each."""
+    told: list[TaskEvent] = []
+    for settlement, answer in outcomes:
+        if answer.verdict != "ok":
+            told.append(_refused(settlement, answer))
+        elif feed.wanted:
+            told.append(_accepted(settlement, answer))
+    feed.emit_all(told)
+
+
+def _accepted(settlement: Settlement, answer: Answer) -> TaskEvent:
+    task, took = settlement.task, settlement.duration_s
+    if settlement.verb is Verb.TERMINATE:
+        return about(events.Finished, task, duration_s=took)
+    if settlement.verb is Verb.RELEASE:
+        return about(events.Released, task, reason=settlement.reason)
+    if settlement.verb is Verb.SNOOZE:
+        if settlement.reason == "unknown_kind":
+            return about(events.UnknownKind, task, delay_s=settlement.arg)
+        return about(events.SnoozedEvent, task, delay_s=settlement.arg, duration_s=took)
+    again = (answer.detail or {}).get("status") == "snoozed"
+    kind = events.Retried if again else events.Failed
+    return about(kind, task, code=code_of(settlement), duration_s=took)
+
+
+def _refused(settlement: Settlement, answer: Answer) -> TaskEvent:
+    task = settlement.task
+    if answer.verdict.startswith("SK"):
+        log.warning(
+            "lost lease: task %s, token %s: %s refused (%s)",
+            task.task_id, task.token, settlement.verb, answer.verdict,
+        )
+    else:
+        log.error(
+            "task %s cannot be settled (%s): %s; its lease runs out",
+            task.task_id, answer.verdict, answer.detail,
+        )
+    return about(
+        events.FenceRefused, task, verb=str(settlement.verb), verdict=answer.verdict
+    )

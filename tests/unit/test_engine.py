@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sokka_pg.engine import Engine, EngineSettings, words
+from sokka_pg.engine.backoff import Backoff
+from sokka_pg.engine.words import Answer, Reason, Settlement, Verb
+from sokka_pg.model import LeasedTask
+from tests.unit.tasks_made_up import leased
+
+C = TypeVar("C")
+
+
+@dataclass
+class Desk:
+    """An engine with a clock that the test moves."""
+
+    engine: Engine
+    now: float = 1000.0
+    said: list[words.Command] = field(default_factory=list)
+
+    def tell(self, *events: words.Input) -> list[words.Command]:
+        self.said = self.engine.step(events, self.now)
+        return self.said
+
+    def later(self, seconds: float) -> list[words.Command]:
+        self.now += seconds
+        return self.tell(words.Tick())
+
+    def only(self, kind: type[C]) -> C:
+        found = self.all(kind)
+        assert len(found) == 1, self.said
+        return found[0]
+
+    def all(self, kind: type[C]) -> list[C]:
+        return [command for command in self.said if isinstance(command, kind)]
+
+    def answer(self, leases: Sequence[LeasedTask] = (), *answers: Answer) -> list[words.Command]:
+        return self.tell(words.Exchanged(self.now, answers, leases))
+
+    def end(self, task: LeasedTask, verb: Verb = Verb.TERMINATE) -> words.Ended:
+        return words.Ended(task.token, Settlement(task, verb))
+
+
+def desk(slots: int = 2, limits: dict[str, int] | None = None, **settings: float) -> Desk:
+    chosen = EngineSettings(limits or {"mail": slots}, slots, **settings)  # type: ignore[arg-type]
+    made = Desk(Engine(chosen, {"send"}, Backoff(roll=lambda: 1.0)))
+    made.tell(words.Tick())
+    made.only(words.Sweep)
+    made.tell(words.SweepDone(0, None))
+    return made
+
+
+OK = Answer("ok")
+BUSY = Answer("55P03")
+
+
+def test_a_worker_first_sweeps_then_reserves_what_its_slots_can_take() -> None:
+    it = desk(slots=3)
+    assert it.only(words.Exchange) == words.Exchange([], ("mail",), (3,), 3)
+
+
+def test_reserved_tasks_run_and_the_ends_of_one_batch_are_settled_in_one_call() -> None:
+    it, a, b = desk(), leased(), leased()
+    it.answer([a, b])
+    assert [run.task for run in it.all(words.Run)] == [a, b]
+    it.tell(it.end(a), it.end(b))
+    assert [s.task for s in it.only(words.Exchange).settlements] == [a, b]
+
+
+def test_one_call_is_under_way_at_a_time_and_ends_gather_for_the_next() -> None:
+    it, a, b = desk(), leased(), leased()
+    it.answer([a, b])
+    it.tell(it.end(a))
+    assert it.only(words.Exchange).max_tasks == 1
+    it.tell(it.end(b))
+    assert not it.all(words.Exchange)
+    it.answer([], OK)
+    assert [s.task for s in it.only(words.Exchange).settlements] == [b]
+
+
+def test_a_short_answer_ends_the_hunger_until_a_poll() -> None:
+    it = desk()
+    it.answer([])
+    assert it.said == []
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    it.later(wake - it.now)
+    it.only(words.Exchange)
+
+
+def test_a_notification_during_the_call_is_not_forgotten() -> None:
+    it = desk()
+    it.tell(words.Woken())
+    it.answer([])
+    it.only(words.Exchange)
+
+
+def test_polls_thin_out_to_the_floor_and_never_stop() -> None:
+    it = desk(poll_s=1.0, sweep_s=1000.0)
+    waits = []
+    for _ in range(12):
+        it.answer([])
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        waits.append(wake - it.now)
+        it.later(wake - it.now)
+    assert waits == sorted(waits)
+    assert waits[-1] == 1.0
+
+
+def test_an_idle_worker_that_listens_marks_itself_and_looks_once_more() -> None:
+    it = desk()
+    it.tell(words.Listening(True))
+    it.answer([])
+    it.later(0.1) if not it.all(words.Exchange) else None
+    it.answer([])
+    it.only(words.MarkIdle)
+    it.tell(words.Marked(True))
+    it.only(words.Exchange)
+    it.answer([])
+    assert it.said == []
+
+
+def test_busy_producers_make_it_poll_again_soon_instead() -> None:
+    it = desk()
+    it.tell(words.Listening(True))
+    it.answer([])
+    it.later(0.1) if not it.all(words.Exchange) else None
+    it.answer([])
+    it.tell(words.Marked(False))
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    assert wake - it.now <= 0.05
+
+
+def test_without_notifications_no_mark_is_made() -> None:
+    it = desk(sweep_s=1000.0)
+    for _ in range(10):
+        it.answer([])
+        it.later(2.0)
+        assert not it.all(words.MarkIdle)
+
+
+def test_a_sweep_that_readied_tasks_makes_it_look() -> None:
+    it = desk()
+    it.answer([])
+    it.later(1.0)
+    it.only(words.Sweep)
+    it.tell(words.SweepDone(3, None))
+    it.only(words.Exchange)
+
+
+def test_it_sweeps_every_second_or_at_the_next_due_time_but_never_spins() -> None:
+    it = desk()
+    it.answer([])
+    it.later(1.0)
+    it.only(words.Sweep)
+    it.tell(words.SweepDone(0, -5.0))
+    it.answer([]) if it.all(words.Exchange) else None
+    it.later(0.049)
+    assert not it.all(words.Sweep)
+
+
+def test_limits_per_topic_hold_and_idle_topics_do_not_block_others() -> None:
+    it = desk(slots=4, limits={"a": 3, "b": 1})
+    call = it.only(words.Exchange)
+    assert dict(zip(call.topics, call.limits, strict=True)) == {"a": 3, "b": 1}
+    assert call.max_tasks == 4
+    b1, b2, a1 = leased("b"), leased("b"), leased("a")
+    it.answer([b1, b2, a1])
+    assert {run.task.token for run in it.all(words.Run)} == {b1.token, a1.token}
+
+
+def test_long_handlers_get_nothing_reserved_ahead_and_short_ones_do() -> None:
+    it, tasks = desk(slots=2), [leased(), leased()]
+    it.answer(tasks)
+    it.tell(it.end(tasks[0]))
+    assert it.only(words.Exchange).max_tasks == 1
+    it.tell(it.end(tasks[1]))
+    for _ in range(400):
+        batch = [leased(), leased()]
+        it.now += 0.001
+        it.answer(batch, *[OK] * 500)
+        it.tell(*[it.end(task) for task in batch])
+    it.answer([], *[OK] * 500)
+    assert it.only(words.Exchange).max_tasks > 10
+
+
+def test_a_task_reserved_ahead_that_finds_no_slot_goes_back() -> None:
+    it, a, b = desk(slots=1), leased(), leased()
+    it.answer([a, b])
+    assert [run.task for run in it.all(words.Run)] == [a]
+    it.later(1.0)
+    if it.all(words.Sweep):
+        it.tell(words.SweepDone(0, None))
+    settlement = it.only(words.Exchange).settlements[0]
+    assert (settlement.task, settlement.verb) == (b, Verb.RELEASE)
+
+
+def test_an_unknown_kind_sleeps_for_a_growing_while_and_is_not_run() -> None:
+    it, delays = desk(slots=1, sweep_s=1e9), []
+    for _ in range(4):
+        it.answer([leased(kind="other")], OK)
+        call = it.only(words.Exchange)
+        assert not it.all(words.Run)
+        assert call.settlements[0].verb is Verb.SNOOZE
+        delays.append(call.settlements[0].arg)
+        it.now += 5
+    assert delays == sorted(delays)
+    assert delays[-1] > delays[0]
+
+
+def test_a_grant_that_came_late_is_given_back_unstarted() -> None:
+    it, a = desk(lease_s=2.0), leased()
+    it.now += 3.0
+    it.tell(words.Exchanged(it.now - 3.0, (), [a]))
+    assert not it.all(words.Run)
+    it.tell(words.SweepDone(0, None)) if it.all(words.Sweep) else None
+    assert it.only(words.Exchange).settlements[0].verb is Verb.RELEASE
+
+
+def test_a_lost_lease_halts_its_run_and_writes_nothing() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(words.LeaseGone(a.token))
+    assert it.only(words.Halt) == words.Halt(a.token, Reason.LOST)
+    it.tell(it.end(a))
+    assert all(not call.settlements for call in it.all(words.Exchange))
+    assert it.engine.slots.busy == 0
+
+
+def test_a_run_that_does_not_stop_keeps_its_slot_until_it_ends() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(words.Ended(a.token, Settlement(a, Verb.RETRY), freed=False))
+    it.answer([], OK)
+    assert it.engine.slots.busy == 1
+    it.tell(words.Ended(a.token, None))
+    assert it.engine.slots.busy == 0
+
+
+def test_a_broken_call_is_repeated_with_the_same_members_after_a_pause() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(it.end(a))
+    it.tell(words.CallFailed())
+    assert it.said == []
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    assert wake > it.now
+    it.later(wake - it.now)
+    assert it.only(words.Exchange).settlements[0].task is a
+
+
+def test_failures_are_tried_again_ever_more_rarely_up_to_a_cap() -> None:
+    it, waits = desk(), []
+    for _ in range(40):
+        it.tell(words.CallFailed())
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        waits.append(round(wake - it.now, 6))
+        it.later(wake - it.now)
+    assert waits == sorted(waits)
+    assert waits[-1] == 5.0
+
+
+def test_a_busy_row_is_tried_again_and_is_no_loss() -> None:
+    it, a = desk(slots=1, sweep_s=1e9), leased()
+    it.answer([a])
+    it.tell(it.end(a))
+    it.answer([], BUSY)
+    assert not it.all(words.Settled)
+    it.later(0.1)
+    assert it.only(words.Exchange).settlements[0].task is a
+
+
+def test_an_answer_that_was_lost_is_known_as_our_own_success_by_pid_and_token() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(it.end(a))
+    it.answer([], Answer("SK002", {"pid": a.pid, "token": a.token}))
+    assert it.only(words.Settled).outcomes[0][1].verdict == "ok"
+
+
+def test_another_owners_end_is_a_refusal() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(it.end(a))
+    it.answer([], Answer("SK002", {"pid": "w2", "token": a.token + 1}))
+    assert it.only(words.Settled).outcomes[0][1].verdict == "SK002"
+    assert it.only(words.Forget).tokens == [a.token]
+
+
+def test_one_member_that_the_database_refuses_does_not_hold_up_its_batch() -> None:
+    it, tasks = desk(slots=3), [leased() for _ in range(3)]
+    it.answer(tasks)
+    it.tell(*[it.end(task) for task in tasks])
+    it.tell(words.CallFailed(refused=True, message="result"))
+    seen: list[tuple[int, Verb]] = []
+    while it.all(words.Exchange):
+        call = it.only(words.Exchange)
+        if not call.settlements:
+            break
+        assert len(call.settlements) == 1
+        only = call.settlements[0]
+        if only.task is tasks[1] and only.verb is Verb.TERMINATE:
+            it.tell(words.CallFailed(refused=True, message="result"))
+            continue
+        seen.append((only.task.token, only.verb))
+        it.answer([], OK)
+    assert sorted(seen) == [
+        (tasks[0].token, Verb.TERMINATE), (tasks[1].token, Verb.FAIL),
+        (tasks[2].token, Verb.TERMINATE),
+    ]
+
+
+def test_a_stop_gives_waiting_tasks_back_and_lets_running_ones_end() -> None:
+    it, a, b = desk(slots=1), leased(), leased()
+    it.answer([a, b])
+    it.tell(words.StopAsked())
+    call = it.only(words.Exchange)
+    assert [(s.task, s.verb) for s in call.settlements] == [(b, Verb.RELEASE)]
+    assert call.max_tasks == 0
+    it.answer([], OK)
+    it.tell(it.end(a))
+    it.answer([], OK)
+    assert it.engine.finished
+
+
+def test_after_the_grace_period_or_a_second_request_runs_are_halted() -> None:
+    for ask in (None, words.StopAsked(now=True)):
+        it, a = desk(slots=1, grace_s=5.0), leased()
+        it.answer([a])
+        it.tell(words.StopAsked())
+        assert not it.all(words.Halt)
+        if ask is None:
+            it.later(5.0)
+        else:
+            it.tell(ask)
+        assert it.only(words.Halt) == words.Halt(a.token, Reason.STOP)
+
+
+def test_a_stop_while_the_database_is_away_ends_within_its_bound() -> None:
+    it, a = desk(slots=1, grace_s=1.0, final_s=3.0), leased()
+    it.answer([a])
+    it.tell(words.StopAsked(now=True), it.end(a, Verb.RELEASE))
+    while not it.engine.finished:
+        if it.all(words.Exchange):
+            it.tell(words.CallFailed())
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        it.later(max(0.0, wake - it.now))
+    assert it.engine.unsettled == 1
+    assert it.now <= 1003.01
+
+
+def test_a_mark_is_taken_back_before_the_worker_goes() -> None:
+    it = desk()
+    it.tell(words.Listening(True))
+    it.answer([])
+    it.later(0.1) if not it.all(words.Exchange) else None
+    it.answer([])
+    it.tell(words.Marked(True))
+    it.answer([])
+    it.tell(words.StopAsked())
+    it.only(words.ClearIdle)
+    it.tell(words.Cleared())
+    assert it.engine.finished
+
+
+def test_nothing_is_kept_of_tasks_that_are_through() -> None:
+    it = desk(slots=5)
+    for _ in range(2000):
+        batch = [leased() for _ in range(5)]
+        it.now += 0.01
+        it.answer(batch, *[OK] * 500)
+        if it.all(words.Sweep):
+            it.tell(words.SweepDone(0, None))
+        it.tell(*[it.end(task) for task in batch])
+    it.answer([], *[OK] * 500)
+    assert it.engine.unsettled == 0
+    assert it.engine.slots.busy == 0
