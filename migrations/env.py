@@ -1,19 +1,13 @@
-"""alembic's entry: our own runs (sokka_pg.migrate), and `alembic` in a checkout.
-
-    alembic -x sokka_schema=jobs current
-
-takes the database from the same settings as every other command.
-"""
+"""alembic's entry. Runs come from sokka_pg.migrate, which takes the locks first."""
 
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import context
 
-from sokka_pg import settings
 from sokka_pg.catalogue import VERSION_TABLE
 from sokka_pg.errors import UsageError
-from sokka_pg.migrate import hosting, runs, scripts
+from sokka_pg.migrate import hosting, scripts
 
 SCHEMA = hosting.schema_of(context.config)
 
@@ -39,17 +33,9 @@ def online(connection: sa.Connection) -> None:
         context.run_migrations()
 
 
-def by_hand() -> None:
-    target = settings.lookup()
-    if target is None:
-        raise UsageError("no database named: set SOKKA_DATABASE_URL")
-    with runs.engine(target.conninfo).begin() as connection:
-        online(connection)
-
-
 if context.is_offline_mode():
     offline()
 elif (given := context.config.attributes.get("connection")) is not None:
     online(given)
 else:
-    by_hand()
+    raise UsageError("alembic alone takes no locks and knows no schema: use sokka migrate")

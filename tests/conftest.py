@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,12 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--pg: no PostgreSQL {missing} here")
     config.stash[SOURCES] = [s for s in found if not wanted or s.major in wanted]
     shared = getattr(config, "workerinput", {}).get("sokka_servers")
-    # A short path: the servers' sockets lie below it.
-    config.stash[FOLDER] = Path(shared or tempfile.gettempdir()) / (
-        "" if shared else f"skt{uuid.uuid4().hex[:8]}"
-    )
+    config.stash[FOLDER] = Path(shared) if shared else servers.new_folder()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: object) -> None:
     """xdist: its workers share the servers of this run."""
     node.workerinput["sokka_servers"] = str(node.config.stash[FOLDER])  # type: ignore[attr-defined]

@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -33,6 +36,8 @@ LAUNCH_SETTINGS = {
     "max_prepared_transactions": "10",
     "timezone": "UTC",
 }
+FOLDERS = "skt"
+LEFT_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,10 @@ class Server:
 
     def template(self) -> str:
         """A database with the schema in it, made once per server and state of sql/."""
+        return self._template
+
+    @cached_property
+    def _template(self) -> str:
         name = f"sokka_template_{_digest()}"
         with self._admin.transaction():
             self._admin.execute("select pg_advisory_xact_lock(5550001)")
@@ -144,7 +153,7 @@ def _launch(binaries: embedded.Binaries) -> Callable[[Path], Any]:
     @contextmanager
     def running(folder: Path) -> Iterator[str]:
         with embedded.Server.start(
-            folder / f"pg{binaries.version}",
+            folder / f"pg{binaries.version}" / "data",
             binaries=binaries,
             settings=LAUNCH_SETTINGS,
             shared=True,
@@ -177,21 +186,37 @@ def _contain(major: int) -> Callable[[Path], Any]:
     @contextmanager
     def running(folder: Path) -> Iterator[str]:
         # Imported late: its mere presence must not ask for a daemon.
-        from testcontainers.postgres import PostgresContainer
+        from testcontainers.community.postgres import PostgresContainer
 
-        with PostgresContainer(f"postgres:{major}", driver=None) as container:
+        container = PostgresContainer(f"postgres:{major}", driver=None)
+        options = " ".join(f"-c {name}={value}" for name, value in LAUNCH_SETTINGS.items())
+        with container.with_command(f"postgres {options}"):
             yield container.get_connection_url()
 
     return running
 
 
+def new_folder() -> Path:
+    """A place for this run's clusters. What a killed run left is removed first."""
+    base = Path(tempfile.gettempdir())
+    for left in base.glob(f"{FOLDERS}*"):
+        with suppress(OSError):
+            facts = left.stat()
+            if facts.st_uid == os.getuid() and facts.st_mtime < time.time() - LEFT_AFTER_S:
+                remove_clusters(left)
+    # A short name: the servers' sockets lie below it.
+    return base / f"{FOLDERS}{uuid.uuid4().hex[:8]}"
+
+
 def remove_clusters(folder: Path) -> None:
-    """Remove the launcher's clusters of a run that has ended."""
-    for pointer in folder.glob("pg[0-9]*"):
+    """Remove the clusters of a run that has ended, unless somebody uses one of them."""
+    for place in folder.glob("pg[0-9]*"):
+        if embedded.end_dev_server(place) == "in use":
+            return
+        pointer = place / "data"
         if pointer.is_symlink():
             # As root the cluster stands in a folder of its own, below /var/tmp.
             shutil.rmtree(pointer.resolve().parent, ignore_errors=True)
-            pointer.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 
