@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeAlias
 
 import psycopg
 import typer
@@ -17,6 +18,7 @@ from sokka_pg.errors import DatabaseUnavailable
 from sokka_pg.store import PgTaskStore
 from sokka_pg.translate import from_psycopg
 
+Connection: TypeAlias = psycopg.Connection[TupleRow]
 _OPTIONS = ConnectionOptions(max_size=1, application_name="sokka cli")
 
 
@@ -34,9 +36,12 @@ def store(ctx: typer.Context) -> Iterator[PgTaskStore]:
 
 
 @contextmanager
-def connection(url: str, application_name: str) -> Iterator[psycopg.Connection[TupleRow]]:
-    """A connection in autocommit. Raises DatabaseUnavailable if there is none to be had."""
-    arguments = connect_arguments(url, ConnectionOptions(application_name=application_name))
+def connection(url: str, application_name: str) -> Iterator[Connection]:
+    """A connection in autocommit, with the settings that any client of the server
+    gets. Raises DatabaseUnavailable if there is none to be had."""
+    # As for a pooler: nothing is set in the session.
+    settings = ConnectionOptions(application_name=application_name, pooler=True)
+    arguments = connect_arguments(url, settings)
     try:
         made = psycopg.connect(**arguments)
     except psycopg.Error as error:
