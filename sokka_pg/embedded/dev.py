@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from sokka_pg.embedded import cluster, kept, sharing
-from sokka_pg.embedded.place import locate
+from sokka_pg.embedded.place import drop_socket_folder, locate
 from sokka_pg.embedded.postmaster import Postmaster
 from sokka_pg.embedded.server import Server
 from sokka_pg.errors import UsageError
@@ -48,6 +48,7 @@ def end_dev_server(folder: Path = DEFAULT_FOLDER, *, force: bool = False) -> End
         if sharing.in_use(place.run_dir, place.account) and not force:
             return "in use"
         Postmaster(found.pid).stop("fast")
+        drop_socket_folder(found.socket_dir, place)
         return "stopped"
 
 

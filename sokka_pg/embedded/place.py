@@ -8,6 +8,7 @@ home may be closed to everyone else; ``x`` is then a symbolic link to it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -189,6 +190,13 @@ def socket_folder(place: Place) -> Path:
     if _fits(place.run_dir) and _holds_sockets(place.run_dir):
         return place.run_dir
     return _first_private(_short_folder(place), place.account)
+
+
+def drop_socket_folder(folder: Path, place: Place) -> None:
+    """Remove the short folder of a server that is down, if it had one."""
+    if folder != place.run_dir:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def is_our_socket_folder(folder: Path, place: Place) -> bool:

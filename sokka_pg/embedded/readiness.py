@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 READY_SECONDS = 120.0
 """Longest wait for a first connection; recovery after a crash is in it."""
-HOPELESS = ("pg_hba.conf", "authentication failed")
+# Refusals that pass. Our clusters speak English: initdb ran with LC_ALL=C.
+PASSING_REFUSALS = ("the database system is", "too many clients", "remaining connection slots")
 
 
 def connect(socket_dir: Path, port: int) -> psycopg.Connection:
@@ -29,6 +30,8 @@ def connect(socket_dir: Path, port: int) -> psycopg.Connection:
     return psycopg.connect(
         host=str(socket_dir), port=port, user=SUPERUSER, dbname="postgres",
         autocommit=True, connect_timeout=10, application_name="sokka embedded",
+        # Named, so that the caller's PGOPTIONS and the like don't reach this connection.
+        options="", target_session_attrs="any", channel_binding="prefer",
     )
 
 
@@ -45,7 +48,7 @@ def wait_until_ready(postmaster: Postmaster, socket_dir: Path, port: int) -> str
             if refusal is None:
                 return None
             trouble = refusal
-            if any(word in refusal for word in HOPELESS):
+            if "FATAL" in refusal and not any(word in refusal for word in PASSING_REFUSALS):
                 raise DatabaseUnavailable(f"the server refuses its superuser: {refusal}")
         if time.monotonic() > deadline:
             raise DatabaseUnavailable(

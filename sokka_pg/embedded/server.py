@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import secrets
 import time
@@ -19,6 +18,7 @@ from sokka_pg.embedded.cache import reachable
 from sokka_pg.embedded.place import (
     Place,
     disposable_place,
+    drop_socket_folder,
     is_our_socket_folder,
     locate,
     socket_folder,
@@ -227,12 +227,17 @@ class Server:
         """
         account = self._place.account
         place = locate(Path(target_dir), account) if target_dir else disposable_place(account)
-        place.prepare()
-        with sharing.turn(place.run_dir, place.account):
-            standby.copy(self._programs, self._socket_dir, self._port, place)
-        if listen and self._password is None:
-            self._give_password()  # here: a standby can't be written to
-        other = self._open(place, self._binaries, settings, False, listen, self._password)
+        try:
+            place.prepare()
+            with sharing.turn(place.run_dir, place.account):
+                standby.copy(self._programs, self._socket_dir, self._port, place)
+            if listen and self._password is None:
+                self._give_password()  # here: a standby can't be written to
+            other = self._open(place, self._binaries, settings, False, listen, self._password)
+        except BaseException:
+            if target_dir is None:
+                place.remove()
+            raise
         other._disposable = target_dir is None
         return other
 
@@ -341,9 +346,7 @@ class Server:
         if self._postmaster is not None:
             self._postmaster.stop(mode)
             self._postmaster = None
-        if self._socket_dir != self._place.run_dir:
-            with contextlib.suppress(OSError):
-                self._socket_dir.rmdir()
+        drop_socket_folder(self._socket_dir, self._place)
 
     def _running(self) -> Postmaster:
         if self._postmaster is None or not self._postmaster.alive():
