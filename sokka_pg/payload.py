@@ -80,9 +80,19 @@ def decode(text: str | None) -> Json:
     if text is None:
         return None
     try:
-        return json.loads(text)
+        return _decoder.decode(text)
     except (ValueError, RecursionError) as error:
         return UndecodableJson(f"{type(error).__name__}: {clean_text(error, 200)}")
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError("a number is too large for a float")
+    return found
+
+
+_decoder = json.JSONDecoder(parse_float=_finite)
 
 
 def clean_text(value: object, limit: int = MESSAGE_LIMIT) -> str:

@@ -110,7 +110,8 @@ class Source(_PerProcess):
             if self._pool is None:
                 with _connecting():
                     psycopg.connect(**self.arguments).close()
-                self._pool = ConnectionPool(configure=_read_committed, **self.pool_arguments())
+                set_up = _read_committed if self.options.pooler else _set_up
+                self._pool = ConnectionPool(configure=set_up, **self.pool_arguments())
                 self._pool.open()
             return self._pool
 
@@ -180,7 +181,8 @@ class AsyncSource(_PerProcess):
                 with _connecting():
                     first = await AsyncConnection.connect(**self.arguments)
                 await first.close()
-                pool = AsyncConnectionPool(configure=_read_committed_async, **self.pool_arguments())
+                set_up = _read_committed_async if self.options.pooler else _set_up_async
+                pool = AsyncConnectionPool(configure=set_up, **self.pool_arguments())
                 await pool.open()
                 self._pools[loop] = pool
             return pool
@@ -324,6 +326,27 @@ def _refuse_after_fork(owner: int) -> None:
             "this process was forked: its parent's pool cannot be shared; "
             "give the store a URL, or make it after the fork"
         )
+
+
+# PGTZ and PGDATESTYLE in the environment override what a connection asks for.
+_SAME_READING = "set timezone to 'UTC'; set datestyle to 'ISO'"
+
+
+def _reads_otherwise(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    said = connection.info.parameter_status
+    return said("TimeZone") != "UTC" or not (said("DateStyle") or "").startswith("ISO")
+
+
+def _set_up(connection: Connection[Any]) -> None:
+    if _reads_otherwise(connection):
+        connection.execute(_SAME_READING)
+    _read_committed(connection)
+
+
+async def _set_up_async(connection: AsyncConnection[Any]) -> None:
+    if _reads_otherwise(connection):
+        await connection.execute(_SAME_READING)
+    await _read_committed_async(connection)
 
 
 def _read_committed(connection: Connection[Any]) -> None:
