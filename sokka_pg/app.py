@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -184,7 +185,13 @@ class Sokka:
         return target.conninfo
 
     @property
+    def names_database(self) -> bool:
+        """Whether this app or the environment says which database."""
+        return settings.lookup(self._given_url) is not None
+
+    @property
     def schema(self) -> str:
+        """The schema of the queue: as given, else ``SOKKA_SCHEMA``, else ``sokka``."""
         return self._schema or settings.schema_name()
 
     @property
@@ -260,7 +267,9 @@ class Sokka:
             self, kind, topic, process, retries.policy_from(retry),
             None if timeout is None else _positive(timeout), priority, max_losses,
         )
-        return declare if handler is None else declare(handler)
+        if handler is None:
+            return declare
+        return declare.declared(handler, sys._getframe(1).f_locals)
 
     def worker(
         self,
@@ -290,8 +299,11 @@ class Sokka:
     ) -> None:
         """Run a worker in this thread until SIGTERM or SIGINT: the first lets
         handlers end within the grace period, the second stops them now."""
-        made = self.worker(topics, pid=pid, options=options, observers=observers)
-        asyncio.run(self._until_signalled(made))
+        self.run(self.worker(topics, pid=pid, options=options, observers=observers))
+
+    def run(self, worker: Worker) -> None:
+        """``run_worker`` for a worker that was made before."""
+        asyncio.run(self._until_signalled(worker))
 
     async def _until_signalled(self, worker: Worker) -> None:
         loop = asyncio.get_running_loop()
@@ -332,11 +344,17 @@ class Declare:
     @overload
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, handler: Callable[..., Any], /) -> Any:
+        return self.declared(handler, sys._getframe(1).f_locals)
+
+    def declared(
+        self, handler: Callable[..., Any], local_names: Mapping[str, Any]
+    ) -> Task[Any, Any]:
+        """The task; ``local_names`` are those that type hints may use."""
         mode = mode_of(handler, self.process)
         spec = TaskSpec(
             kind=arguments.name(self.kind or handler.__name__, "kind"),
             topic=arguments.name(self.topic, "topic"),
-            handler=handler, mode=mode, payload=PayloadReader(handler, mode),
+            handler=handler, mode=mode, payload=PayloadReader(handler, mode, local_names),
             retry=self.retry, timeout=self.timeout,
             priority=self.priority, max_losses=self.max_losses,
         )

@@ -6,6 +6,10 @@ function may annotate either and gets the sync one.
 
 Every write goes through the lease: a handler that lost it gets ``LeaseLost``
 and has changed nothing.
+
+A handler that is told to stop (``cancelled``) and returns nothing has stopped,
+not finished: its task is released, failed as cancelled, or retried. A value that
+it returns is its result all the same, except after a timeout.
 """
 
 from __future__ import annotations

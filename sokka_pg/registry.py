@@ -123,9 +123,16 @@ def mode_of(handler: Callable[..., Any], process: bool) -> Mode:
 class PayloadReader:
     """Turns a payload into a handler's arguments, and arguments into a payload."""
 
-    def __init__(self, handler: Callable[..., Any], mode: Mode) -> None:
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        mode: Mode,
+        local_names: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``local_names``: what hints may name beside the handler's module; a handler
+        declared inside a function has hints that are local to it."""
         self._name = _name(handler)
-        parameters, hints = _signature(handler)
+        parameters, hints = _signature(handler, local_names)
         self.context_parameter = _context_parameter(self._name, parameters, hints, mode)
         rest = [p for p in parameters if p.name != self.context_parameter]
         self._open = any(p.kind is p.VAR_KEYWORD for p in rest)
@@ -193,10 +200,12 @@ class PayloadReader:
 
 
 def _signature(
-    handler: Callable[..., Any],
+    handler: Callable[..., Any], local_names: Mapping[str, Any] | None
 ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     try:
-        hints = typing.get_type_hints(handler, include_extras=True)
+        hints = typing.get_type_hints(
+            handler, localns=dict(local_names or {}), include_extras=True
+        )
     except Exception as exc:
         raise UsageError(
             f"handler {_name(handler)}: a type hint cannot be read ({exc})"

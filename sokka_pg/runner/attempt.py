@@ -44,10 +44,17 @@ class Attempt:
         return self._unless_lost(outcomes.from_exception(self.task, exc))
 
     def ended_with(self, value: object) -> Settlement | None:
-        """The end when the handler returned ``value``: valid even if it was told to
-        stop, as long as the lease is ours."""
+        """The end when the handler returned ``value``.
+
+        After it was told to stop, a bare return says that it stopped, not that the
+        work is done: ``while not ctx.cancelled: …`` ends like that. A value is a
+        result all the same, unless the time was over.
+        """
         if self.context.terminated:
             return None
+        if self.reason is not None and not isinstance(value, Outcome):
+            if value is None or self.reason is Reason.TIMEOUT:
+                return self.halted()
         if self.context.transaction_open:
             error = {"code": "open_transaction", "message": "its transaction was left open"}
             return self._unless_lost(outcomes.retry(self.task, error))

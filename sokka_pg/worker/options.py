@@ -22,7 +22,7 @@ LONGEST = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker works. Durations: ``timedelta``, seconds, or text such as ``30s``.
+    """How a worker works. Durations are ``timedelta`` or seconds.
 
     ``lease``: how long a dead worker's tasks stay taken; renewed all the while
     (300 ms or more). ``grace``: how long running handlers may go on after a stop.

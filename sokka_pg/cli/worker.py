@@ -1,0 +1,192 @@
+"""``sokka worker``: run handlers until told to stop."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sokka_pg import settings
+from sokka_pg.app import Sokka
+from sokka_pg.cli import options
+from sokka_pg.cli.output import EXIT_CODES, answer, printable
+from sokka_pg.errors import BadArgument, UsageError
+from sokka_pg.worker import WorkerOptions
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_EXTRA_FIELDS = ("task_id", "topic", "kind", "attempt", "token")
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root of all commands."""
+    app.command(
+        "worker",
+        epilog="Example: sokka worker --app shop.tasks:app --topics mail:20,reports:2. "
+        f"{EXIT_CODES}",
+    )(worker)
+
+
+def worker(
+    ctx: typer.Context,
+    app: Annotated[
+        str, typer.Option("--app", metavar="MODULE:NAME", help="Where the Sokka app stands.")
+    ],
+    topics: Annotated[
+        str | None,
+        typer.Option(
+            "--topics", metavar="A:10,B", show_default=False,
+            help="Topics, each with a limit of handlers at a time if it needs one. "
+            "Default: the topics that the app's tasks name.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", help="Handlers at a time, in all. Default: the sum of "
+                     "the limits, and 10 for topics without.", show_default=False),
+    ] = None,
+    lease: Annotated[
+        str, typer.Option("--lease", help="How long a dead worker's tasks stay taken.")
+    ] = "30s",
+    grace: Annotated[
+        str, typer.Option("--grace", help="How long handlers may go on after SIGTERM or Ctrl-C.")
+    ] = "30s",
+    poll: Annotated[
+        str, typer.Option("--poll", help="How often to look although nothing was notified.")
+    ] = "1s",
+    startup: Annotated[
+        str, typer.Option("--startup", help="How long to wait for a database not there yet.")
+    ] = "60s",
+    prefetch: Annotated[
+        int, typer.Option("--prefetch", help="Tasks to reserve ahead of free slots, at most.")
+    ] = 200,
+    listen: Annotated[
+        bool, typer.Option("--listen/--no-listen", help="Be notified of tasks, or only poll.")
+    ] = True,
+    pid: Annotated[
+        str | None,
+        typer.Option("--pid", help="Identity; must be unique. Default: host, process, chance.",
+                     show_default=False),
+    ] = None,
+    log_level: Annotated[LogLevel, typer.Option("--log-level")] = LogLevel.INFO,
+    database_url: options.DatabaseUrl = None,
+    schema: options.Schema = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run the app's handlers until SIGTERM or Ctrl-C.
+
+    The first signal: reserve no more, let handlers end within --grace, give back
+    the rest. The second: give back now. With --json the log is one object a line.
+    """
+    json_log = bool(options.given(ctx, "as_json"))
+    _set_up_logging(log_level, json_log)
+    chosen = WorkerOptions(
+        lease=duration("lease", lease), grace=duration("grace", grace),
+        poll=duration("poll", poll), startup=duration("startup", startup),
+        concurrency=concurrency, prefetch=prefetch, listen=listen,
+    ).checked()
+    with _app(ctx, app) as found:
+        made = found.worker(topics, pid=pid, options=chosen)
+        found.run(made)
+    answer({"pid": made.pid, "stopped": True}, f"worker {made.pid} stopped", as_json=json_log)
+
+
+@contextmanager
+def _app(ctx: typer.Context, path: str) -> Iterator[Sokka]:
+    """The app, pointed at the database that the line names, or else at its own."""
+    found = load_app(path)
+    named = options.given(ctx, "database_url")
+    schema = options.given(ctx, "schema")
+    if named is not None:
+        found.connect_to(settings.normalise(named, "--database-url"), schema)
+    elif schema is not None and found.names_database:
+        found.connect_to(found.database_url, schema)
+    if found.names_database:
+        yield found
+        return
+    with options.database(ctx) as url:
+        found.connect_to(url, schema)
+        yield found
+
+
+def load_app(path: str) -> Sokka:
+    """The Sokka app at ``module:name``; ``UsageError`` says what is wrong with it."""
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"--app: write it as module:name, not {path!r}")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--app: no module {error.name!r}") from error
+    except Exception as error:
+        raise UsageError(
+            f"--app: importing {module_name!r} raised {type(error).__name__}: "
+            f"{settings.redact(str(error))[:300]}"
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Sokka):
+        raise UsageError(f"--app: {path!r} is no Sokka app (found {type(found).__name__})")
+    return found
+
+
+def duration(option: str, text: str) -> timedelta:
+    """``30s``, ``500ms``, ``5m``, ``2h``, ``1d``; a bare number is seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise BadArgument.of(option, "a number with ms, s, m, h or d, such as 30s")
+    try:
+        return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+    except OverflowError:
+        raise BadArgument.of(option, "too long") from None
+
+
+class JsonLines(logging.Formatter):
+    """Each record as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": settings.redact(record.getMessage()),
+        }
+        said |= {name: getattr(record, name) for name in _EXTRA_FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=str)
+
+
+class Lines(logging.Formatter):
+    """Records for people; control characters cannot forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created).isoformat(timespec="milliseconds")
+        line = f"{when} {record.levelname.lower()} {settings.redact(record.getMessage())}"
+        line = printable(line).replace("\n", "\\n")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _set_up_logging(level: LogLevel, json_lines: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if json_lines else Lines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
