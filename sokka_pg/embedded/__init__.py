@@ -7,12 +7,20 @@
 
     server = dev_server()                         # shared by all who work in ./.sokka
 
-Needs the extra ``embedded``, or a PostgreSQL on this machine.
+Needs Linux or macOS, and the extra ``embedded`` or a PostgreSQL on this machine.
 """
 
+import sys
+
 from sokka_pg.embedded.binaries import Binaries, all_binaries, find_binaries
-from sokka_pg.embedded.dev import dev_server, end_dev_server, running_url
-from sokka_pg.embedded.server import Server
+
+if sys.platform == "win32":
+    from sokka_pg.embedded.unsupported import Server, refuse
+
+    dev_server = end_dev_server = running_url = refuse
+else:
+    from sokka_pg.embedded.dev import dev_server, end_dev_server, running_url
+    from sokka_pg.embedded.server import Server
 
 __all__ = [
     "Binaries",

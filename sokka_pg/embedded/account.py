@@ -74,7 +74,8 @@ class Account:
         return options
 
     def _environment(self) -> Mapping[str, str]:
-        plain = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "HOME": "/"}
+        path = os.pathsep.join(filter(None, ["/usr/bin:/bin", os.environ.get("PATH")]))
+        plain = {"PATH": path, "LC_ALL": "C", "HOME": "/"}
         return {**plain, **library_path()}
 
 

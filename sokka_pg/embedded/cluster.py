@@ -79,7 +79,7 @@ def initialise(place: Place, bin_dir: Path) -> None:
 def _sweep_and_name(place: Place) -> Path:
     prefix = place.data_dir.name + ".new-"
     for left in place.data_dir.parent.glob(f"{prefix}*"):
-        place.account.run(["/bin/rm", "-rf", left])
+        place.account.run(["rm", "-rf", left])
     return place.data_dir.with_name(prefix + secrets.token_hex(4))
 
 

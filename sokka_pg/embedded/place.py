@@ -63,7 +63,7 @@ class Place:
     def remove(self) -> None:
         """Delete the cluster and all that stands beside it. The server must be down."""
         whole = [self.own_folder] if self.own_folder else [self.data_dir, self.run_dir]
-        self.account.can(["/bin/rm", "-rf", *whole])
+        self.account.can(["rm", "-rf", *whole])
         if self.pointer is not None and self.pointer.is_symlink():
             self.pointer.unlink()
 
@@ -153,7 +153,7 @@ def make_private(folder: Path, account: Account) -> None:
     """Make a folder, mode 0700, owned by the account, unless it stands already."""
     if folder.is_dir():
         return
-    made = account.can(["/bin/mkdir", "-m", "700", folder])
+    made = account.can(["mkdir", "-m", "700", folder])
     if not made and account.dropped and not folder.exists():
         folder.mkdir(mode=0o700)
         os.chown(folder, account.uid, account.gid, follow_symlinks=False)
@@ -166,7 +166,7 @@ def _first_private(base: Path, account: Account) -> Path:
     for number in range(SPARE_NAMES):
         folder = base.with_name(f"{base.name}-{number}") if number else base
         if not os.path.lexists(folder):
-            account.can(["/bin/mkdir", "-m", "700", folder])
+            account.can(["mkdir", "-m", "700", folder])
         if _is_private(folder, account):
             return folder
     raise UsageError(f"no folder like {base} is, or can be made, private to {account.name}")

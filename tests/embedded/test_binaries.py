@@ -108,6 +108,22 @@ def test_a_wheel_is_found_without_being_imported() -> None:
     assert answer.stdout.split() == ["False", "False"]
 
 
+def test_on_windows_everything_can_be_imported_and_says_what_to_do_instead() -> None:
+    code = (
+        "import sys, subprocess, shutil, pathlib, importlib.util, dataclasses\n"
+        "sys.platform, sys.modules['fcntl'], sys.modules['pwd'] = 'win32', None, None\n"
+        "from sokka_pg import embedded\n"
+        "for call in (embedded.Server.start, embedded.dev_server, embedded.running_url):\n"
+        "    try: call('folder')\n"
+        "    except embedded.unsupported.UsageError as error: print('WSL' in str(error))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )
+    assert answer.stdout.split() == ["True"] * 3
+
+
 def test_a_program_that_came_not_with_it_is_named(tmp_path: Path) -> None:
     found = Binaries(stand_in(tmp_path / "bin", "15.1"), 15, "test")
     assert found.program("initdb").name == "initdb"
