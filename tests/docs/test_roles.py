@@ -1,0 +1,156 @@
+"""sql/roles.sql gives each role what its job needs, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from sokka_pg import schema as sql_files
+from tests.docs.surface import functions, relations
+from tests.servers import Server
+
+READABLE = {"task_history", "topic_stats", "live_leases", "open_fences", "audit_log"}
+STEERING = {
+    "cancel_task", "revoke_lease", "resubmit_task", "pause_topic", "resume_topic", "set_topic",
+    "raise_token_epoch", "sweep", "prepare_partitions", "apply_retention",
+}  # fmt: skip
+LISTING = {"list_tasks", "list_leased_tasks"}
+ANYBODY = {"topic_hash", "schema_version"}
+MAY_CALL = {
+    "producer": {"create_task", "create_tasks", "cancel_task"} | ANYBODY,
+    "worker": {
+        "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",
+        "extend_leases", "release_lease", "terminate_task", "terminate_tasks", "fail_task",
+        "retry_task", "snooze_task", "settle_tasks", "settle_and_reserve", "report_progress",
+        "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
+        "clear_idle", "sweep", "prepare_partitions", "apply_retention",
+    } | ANYBODY,
+    "viewer": LISTING | ANYBODY | {"clock"},
+    "operator": LISTING | STEERING | ANYBODY | {"get_task", "list_group", "clock"},
+}  # fmt: skip
+MAY_READ = {
+    "producer": set(), "worker": set(), "viewer": READABLE,
+    "operator": READABLE | {"all_tasks", "settings"},
+}  # fmt: skip
+Roles = dict[str, str]
+
+
+@pytest.fixture(params=["sokka", "jobs"])
+def schema(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def database(server: Server, schema: str) -> Iterator[str]:
+    """A database with the queue in a schema of this name."""
+    name = server.create()
+    with psycopg.connect(server.url(name)) as connection:
+        sql_files.load(connection, schema)
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def roles(
+    make_role: Callable[[str], str], database: str, schema: str, psql: Callable[..., None]
+) -> Iterator[Roles]:
+    """One role for each job, after the script has run."""
+    found = {job: make_role(job) for job in MAY_CALL}
+    names = [word for job, role in found.items() for word in ("-v", f"{job}={role}")]
+    psql(database, *names, "-v", f"schema={schema}", "-f", str(sql_files.sql_root() / "roles.sql"))
+    yield found
+    with psycopg.connect(database) as connection:
+        for role in found.values():
+            connection.execute(f"drop owned by {role}")
+
+
+def test_each_role_may_call_and_touch_what_the_table_says(
+    database: str, schema: str, roles: Roles
+) -> None:
+    with psycopg.connect(database) as connection:
+        everything = functions(connection, schema)
+        for job, role in roles.items():
+            callable_ = {
+                name for name, oid in everything.items()
+                if _one(connection, "select has_function_privilege(%s, %s::oid, 'execute')", role, oid)
+            }  # fmt: skip
+            readable = {
+                name for name in relations(connection, schema)
+                if _one(connection, "select has_table_privilege(%s, %s, 'select')", role,
+                        f"{schema}.{name}")
+            }  # fmt: skip
+            written = {
+                name for name in relations(connection, schema)
+                if _one(connection, "select has_table_privilege(%s, %s, "
+                        "'insert, update, delete, truncate, references, trigger')",
+                        role, f"{schema}.{name}")
+            }  # fmt: skip
+            assert (job, callable_) == (job, MAY_CALL[job])
+            assert (job, readable) == (job, MAY_READ[job])
+            assert (job, written) == (job, {"settings"} if job == "operator" else set())
+
+
+def test_the_roles_do_their_work_from_end_to_end(
+    database: str, schema: str, roles: Roles
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def act(job: str, statement: str, *values: object) -> object:
+            connection.execute(f"set role {roles[job]}")
+            return _one(connection, statement.replace("sokka.", f"{schema}."), *values)
+
+        task_id = act("producer", "select task_id from sokka.create_task('mail', '{\"to\": 1}')")
+        token = act("worker", "select token from sokka.reserve_task('mail', 'w')")
+        proof = (task_id, "w", token)
+        act("worker", "select sokka.assert_lease(%s, %s, %s)", *proof)
+        act("worker", "select sokka.save_checkpoint(%s, %s, %s, '1')", *proof)
+        assert act("viewer", "select count(*) from sokka.live_leases") == 1
+        act("worker", "select sokka.terminate_task(%s, %s, %s, '2')", *proof)
+        assert act("viewer", "select count(*) from sokka.task_history") == 3
+        assert act("viewer", "select count(*) from sokka.open_fences") == 0
+        assert act("viewer", "select count(*) from sokka.list_tasks()") == 1
+        assert act("operator", "select result from sokka.all_tasks") == 2
+        again = act("operator", "select task_id from sokka.resubmit_task(%s)", task_id)
+        act("producer", "select sokka.cancel_task(%s)", again)
+        act("operator", "update sokka.settings set notify = false returning notify")
+        act("worker", "select woken from sokka.sweep()")
+
+
+@pytest.mark.parametrize(
+    ("job", "statement"),
+    [
+        ("producer", "select sokka.reserve_task('mail', 'w')"),
+        ("worker", "table sokka.tasks"),
+        ("worker", "select sokka.create_task('mail')"),
+        ("worker", "select sokka.finish_tasks(null, null, null, null, null, null)"),
+        ("worker", "truncate sokka.tasks"),
+        ("viewer", "table sokka.all_tasks"),
+        ("operator", "delete from sokka.settings"),
+    ],
+)
+def test_what_is_not_a_roles_job_is_refused(
+    database: str, schema: str, roles: Roles, job: str, statement: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"set role {roles[job]}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(statement.replace("sokka.", f"{schema}."))
+
+
+def test_a_role_that_is_not_named_gets_nothing(
+    db: str, make_role: Callable[[str], str], psql: Callable[..., None]
+) -> None:
+    role = make_role("worker")
+    psql(db, "-f", str(sql_files.sql_root() / "roles.sql"))
+    with psycopg.connect(db, autocommit=True) as connection:
+        connection.execute(f"set role {role}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select sokka.reserve_task('mail', 'w')")
+
+
+def _one(connection: psycopg.Connection, statement: str, *values: object) -> object:
+    row = connection.execute(statement.encode(), values).fetchone()
+    assert row is not None
+    return row[0]
