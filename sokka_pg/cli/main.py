@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sokka_pg.cli import doctor, enqueue, migrate, options, pg, task, topic
+from sokka_pg.cli import bench, doctor, enqueue, migrate, options, pg, task, topic
 from sokka_pg.cli.output import EXIT_CODES, CommandGroup, answer
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.add_typer(migrate.app, name="migrate")
 app.add_typer(pg.app, name="pg")
 enqueue.register(app)
 doctor.register(app)
+bench.register(app)
 app.add_typer(task.app, name="task")
 app.add_typer(topic.app, name="topic")
 
