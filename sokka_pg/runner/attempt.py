@@ -52,13 +52,17 @@ class Attempt:
         """
         if self.context.terminated:
             return None
-        if self.reason is not None and not isinstance(value, Outcome):
-            if value is None or self.reason is Reason.TIMEOUT:
-                return self.halted()
+        if self._only_stopped(value):
+            return self.halted()
         if self.context.transaction_open:
             error = {"code": "open_transaction", "message": "its transaction was left open"}
             return self._unless_lost(outcomes.retry(self.task, error))
         return self._unless_lost(outcomes.from_value(self.task, value))
+
+    def _only_stopped(self, value: object) -> bool:
+        if self.reason is None or isinstance(value, Outcome):
+            return False
+        return value is None or self.reason is Reason.TIMEOUT
 
     def halted(self) -> Settlement | None:
         """The end when it was stopped without a word of its own."""
