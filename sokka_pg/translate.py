@@ -82,7 +82,9 @@ def from_driver(error: BaseException, *, sent: bool = True) -> SokkaError | None
     None for anything else."""
     if isinstance(error, PoolTimeout | TooManyRequests | PoolClosed):
         return DatabaseUnavailable(
-            f"no database connection was free in time ({error})", {"sent": False}
+            "no database connection in time: all are in use, or the server cannot be"
+            f" reached ({error})",
+            {"sent": False},
         )
     if isinstance(error, psycopg.Error):
         return from_psycopg(error, sent=sent)

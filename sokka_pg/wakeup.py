@@ -162,7 +162,11 @@ class Wakeup:
             self._missed = True
             self._news.set()
         if self._on_change is not None:
-            self._on_change(listening)
+            try:
+                self._on_change(listening)
+            except Exception:
+                # An observer's fault must not end the listening.
+                log.exception("an observer of the wake-up connection failed")
         return True
 
 

@@ -40,6 +40,7 @@ _MOST_WAITING = 10_000
 # Pools inherited over a fork: kept, never used. Dropping one would join threads
 # that do not exist in this process.
 _inherited: list[object] = []
+_sources: weakref.WeakSet[_PerProcess] = weakref.WeakSet()
 
 
 class _PerProcess:
@@ -50,21 +51,11 @@ class _PerProcess:
         self.options = options
         self.arguments = connect_arguments(database, options)
         self.lock = threading.Lock()
-        self.owner = os.getpid()
-        if hasattr(os, "register_at_fork"):
-            mine = weakref.ref(self)
-
-            def forget() -> None:
-                source = mine()
-                if source is not None:
-                    source.after_fork()
-
-            os.register_at_fork(after_in_child=forget)
+        _sources.add(self)
 
     def after_fork(self) -> None:
         # A thread that does not exist here may have held the lock.
         self.lock = threading.Lock()
-        self.owner = os.getpid()
         self.leave_behind()
 
     def leave_behind(self) -> None:
@@ -81,6 +72,15 @@ class _PerProcess:
             "reconnect_timeout": _RECONNECT_S,
             "open": False,
         }
+
+
+def _forked() -> None:
+    for each in list(_sources):
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Source(_PerProcess):
@@ -119,7 +119,7 @@ class Source(_PerProcess):
     def connection(self) -> Iterator[Connection[Any]]:
         """A connection for the block, given back after it. Raises DatabaseUnavailable."""
         pool = self._opened()
-        connection = self._taken(pool)
+        connection = _taken(pool)
         try:
             yield connection
         except BaseException as error:
@@ -128,15 +128,6 @@ class Source(_PerProcess):
             raise
         finally:
             pool.putconn(connection)
-
-    def _taken(self, pool: SyncPool) -> Connection[Any]:
-        with translated(sent=False):
-            for _ in range(self.options.max_size):
-                connection = pool.getconn()
-                if still_there(connection):
-                    return connection
-                pool.putconn(connection)
-            return pool.getconn()
 
     def run(self, call: Call[T]) -> T:
         """Send a call once, in a transaction of its own."""
@@ -191,7 +182,7 @@ class AsyncSource(_PerProcess):
     async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
         """A connection for the block, given back after it. Raises DatabaseUnavailable."""
         pool = await self._opened()
-        connection = await self._taken(pool)
+        connection = await _taken_async(pool)
         try:
             yield connection
         except BaseException as error:
@@ -200,15 +191,6 @@ class AsyncSource(_PerProcess):
             raise
         finally:
             await pool.putconn(connection)
-
-    async def _taken(self, pool: AsyncPool) -> AsyncConnection[Any]:
-        with translated(sent=False):
-            for _ in range(self.options.max_size):
-                connection = await pool.getconn()
-                if still_there(connection):
-                    return connection
-                await pool.putconn(connection)
-            return await pool.getconn()
 
     async def run(self, call: Call[T]) -> T:
         """Send a call once, in a transaction of its own."""
@@ -235,8 +217,7 @@ class BorrowedSource:
     @contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
         _refuse_after_fork(self._owner)
-        with translated(sent=False):
-            connection = self._pool.getconn()
+        connection = _taken(self._pool)
         level = connection.isolation_level
         try:
             connection.isolation_level = IsolationLevel.READ_COMMITTED
@@ -269,8 +250,7 @@ class AsyncBorrowedSource:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
         _refuse_after_fork(self._owner)
-        with translated(sent=False):
-            connection = await self._pool.getconn()
+        connection = await _taken_async(self._pool)
         level = connection.isolation_level
         try:
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
@@ -313,6 +293,27 @@ def async_source(
     if isinstance(database, ConnectionPool):
         raise UsageError("database: a ConnectionPool belongs to PgTaskStore")
     return AsyncSource(database, schema, options or ConnectionOptions())
+
+
+def _taken(pool: SyncPool) -> Connection[Any]:
+    """A connection from a pool, the dead ones among its own passed over."""
+    with translated(sent=False):
+        for _ in range(pool.max_size):
+            connection = pool.getconn()
+            if still_there(connection):
+                return connection
+            pool.putconn(connection)
+        return pool.getconn()
+
+
+async def _taken_async(pool: AsyncPool) -> AsyncConnection[Any]:
+    with translated(sent=False):
+        for _ in range(pool.max_size):
+            connection = await pool.getconn()
+            if still_there(connection):
+                return connection
+            await pool.putconn(connection)
+        return await pool.getconn()
 
 
 def _refuse_options(options: ConnectionOptions | None) -> None:

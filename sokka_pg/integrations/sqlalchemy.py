@@ -42,7 +42,8 @@ def fenced_session(
     It begins here and is committed at the end of the block; ``terminate=True``
     also ends the task in it. An exception undoes everything. Raises UsageError if
     the session is in a transaction already, and what ``assert_lease`` and
-    ``terminate`` raise.
+    ``terminate`` raise. After a DatabaseUnavailable from the commit, with
+    ``terminate=True``, the task's status tells whether it took effect.
     """
     with _begun(session), _fenced(session, lease, terminate, schema) as fenced:
         yield fenced
@@ -113,28 +114,31 @@ async def _fenced_async(
 
 @contextmanager
 def _begun(connection: Session | Connection) -> Iterator[None]:
+    """A transaction whose commit's errors are ours; those of the block pass as they are."""
     _refuse_open(connection)
     transaction = connection.begin()
+    transaction.__enter__()
     try:
         yield
-    except BaseException:
-        transaction.rollback()
+    except BaseException as error:
+        transaction.__exit__(type(error), error, error.__traceback__)
         raise
     with translated():
-        transaction.commit()
+        transaction.__exit__(None, None, None)
 
 
 @asynccontextmanager
 async def _begun_async(connection: AsyncSession | AsyncConnection) -> AsyncIterator[None]:
     _refuse_open(connection)
-    transaction = await connection.begin()
+    transaction = connection.begin()
+    await transaction.__aenter__()
     try:
         yield
-    except BaseException:
-        await transaction.rollback()
+    except BaseException as error:
+        await transaction.__aexit__(type(error), error, error.__traceback__)
         raise
     with translated():
-        await transaction.commit()
+        await transaction.__aexit__(None, None, None)
 
 
 def _refuse_open(connection: Any) -> None:

@@ -57,8 +57,6 @@ ErrorLike = str | Mapping[str, Json] | BaseException
 class TaskStore(Protocol):
     """The verbs of the queue."""
 
-    # Producers
-
     def create_task(
         self,
         topic: str,
@@ -67,12 +65,10 @@ class TaskStore(Protocol):
         connection: Any = None,
         **options: Unpack[TaskOptions],
     ) -> CreatedTask:
-        """Store a new task. Once this returns (or the caller's transaction commits)
-        it is not lost.
+        """Store a new task, never lost once this returns (or the caller commits).
 
-        With a ``task_id`` the call is repeated by itself when the connection broke
-        before the answer. Raises TaskAlreadyExists, and UniqueKeyTaken with
-        ``on_conflict="error"``.
+        With a ``task_id`` the call is repeated by itself when its answer was lost.
+        Raises TaskAlreadyExists; UniqueKeyTaken with ``on_conflict="error"``.
         """
         ...
 
@@ -82,8 +78,6 @@ class TaskStore(Protocol):
         """Store up to 10,000 tasks, all or none; each spec is a mapping of
         ``create_task``'s arguments. The answers stand in the order of the specs."""
         ...
-
-    # Reading
 
     def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
         """The task, live or finished (within retention); None when unknown."""
@@ -102,11 +96,9 @@ class TaskStore(Protocol):
         descending: bool = False,
         connection: Any = None,
     ) -> Page[TaskSummary]:
-        """A page of tasks without payloads, by (updated_at, task_id).
-
-        Filters: topic, sub_topic, kind, status (one or several), task_group_id,
-        from and to (aware instants on updated_at, inclusive).
-        """
+        """A page of tasks without payloads, by (updated_at, task_id). Filters: topic,
+        sub_topic, kind, status (one or several), task_group_id, from and to (aware
+        instants on updated_at, inclusive)."""
         ...
 
     def list_leased_tasks(
@@ -122,8 +114,6 @@ class TaskStore(Protocol):
     def topics(self, topic: str | None = None, *, connection: Any = None) -> list[TopicStat]:
         """The topics (or the one named) at a glance."""
         ...
-
-    # Workers
 
     def reserve_task(
         self, topic: str, pid: str, lease: Duration | None = None, *, connection: Any = None
@@ -308,8 +298,6 @@ class TaskStore(Protocol):
         """Record a safe point, handed to the next owner should this one be lost."""
         ...
 
-    # Fences
-
     def assert_lease(
         self,
         lease: LeaseLike,
@@ -332,8 +320,6 @@ class TaskStore(Protocol):
         """A transaction on a connection of ours whose writes are committed only under
         a live lease; ``terminate=True`` ends the task in it, exactly once."""
         ...
-
-    # Operators
 
     def revoke_lease(
         self, task_id: UUID | str, record_ver: int, *, connection: Any = None
@@ -390,8 +376,6 @@ class TaskStore(Protocol):
     def apply_retention(self, max_rows: int = 10_000, *, connection: Any = None) -> list[Retained]:
         """One bounded step of dropping what is kept no longer; empty when done."""
         ...
-
-    # Idle workers
 
     def mark_idle(
         self, topics: Sequence[str], pid: str, duration: Duration, *, connection: Any = None

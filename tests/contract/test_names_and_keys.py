@@ -26,7 +26,12 @@ def test_any_printable_name_is_a_topic_a_kind_and_a_worker(store: PgTaskStore) -
     made: dict[str, UUID] = {}
     for name in NAMES:
         created = store.create_task(
-            name, {name: name}, kind=name, sub_topic=name, unique_key=name[:100], headers={name: name}
+            name,
+            {name: name},
+            kind=name,
+            sub_topic=name,
+            unique_key=name[:100],
+            headers={name: name},
         )
         made[name] = created.task_id
     for name, task_id in made.items():
