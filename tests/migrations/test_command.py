@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from sokka_pg import migrate
+from sokka_pg import embedded, migrate
 from sokka_pg.cli.main import app
 
 HEAD = migrate.revision("head")
@@ -135,6 +137,27 @@ def test_a_refusal_exits_1_with_one_line(sokka: Sokka, empty_db: str) -> None:
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [result.stderr.strip()]
     assert "choose another schema" in result.stderr
+
+
+def test_where_nothing_names_a_database_the_embedded_one_is_used_and_said(
+    sokka: Sokka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        first = sokka("migrate", "--json")
+        second = sokka("migrate", "current", "--json")
+    finally:
+        embedded.end_dev_server(tmp_path / ".sokka")
+        cluster = (tmp_path / ".sokka" / "data").resolve()
+        if not cluster.is_relative_to(tmp_path.resolve()):  # root's, below /var/tmp
+            shutil.rmtree(cluster.parent)
+
+    assert json.loads(first.stdout)["after"] == HEAD
+    assert json.loads(second.stdout)["current"] == HEAD
+    for result in (first, second):
+        assert "embedded server in ./.sokka" in result.stderr
 
 
 def test_each_command_has_help_with_an_example(sokka: Sokka) -> None:
