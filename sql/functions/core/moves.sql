@@ -111,7 +111,7 @@ begin
 end
 $$;
 
--- wake_task: snoozed → starting.
+-- wake_task: snoozed -> starting.
 create function sokka.wake_task(p_task_id uuid, p_now timestamptz) returns sokka.task_outcome
 language sql as $$
     update sokka.tasks t
@@ -147,7 +147,7 @@ begin
 end
 $$;
 
--- retry_wait: initial × multiplier ^ (failures - 1), at most max, spread by
+-- retry_wait: initial * multiplier ^ (failures - 1), at most max, spread by
 -- jitter. Compared as logarithms: 2 ^ 1024 is beyond a double.
 create function sokka.retry_wait(p_retry jsonb, p_failures integer) returns interval
 language plpgsql as $$

@@ -1,5 +1,5 @@
 -- fail_task: the task has failed for good, whatever its retry policy.
--- Needs:  a live lease (task, pid, token); an error {"code", "message", …}.
+-- Needs:  a live lease (task, pid, token); an error {"code", "message", ...}.
 -- Leaves: failed.
 -- Raises: 22023, 25001, SK001-SK006, 55P03.  Locks:  the task's row.
 create function sokka.fail_task(
