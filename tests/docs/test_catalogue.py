@@ -1,0 +1,117 @@
+"""What the docs name exists, and what exists to be used is in the docs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sokka_pg import errors
+from tests.docs.blocks import PAGES, ROOT
+from tests.docs.surface import (
+    VIEWS,
+    arguments,
+    columns,
+    commands,
+    error_classes,
+    functions,
+    public_functions,
+    relations,
+)
+
+DOCS = ROOT / "docs"
+# Bases and other errors that stand for no SQLSTATE of ours.
+_SIGNATURE = re.compile(r"^\| `(\w+)\(([^)]*)\)` \|", re.MULTILINE)
+
+
+def text(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def everything() -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def signatures() -> dict[str, list[tuple[str, bool]]]:
+    """The functions of sql.md, with their arguments and whether each may be left out."""
+    found = {}
+    for name, inside in _SIGNATURE.findall(text("sql.md")):
+        needed, _, optional = inside.partition("[")
+        found[name] = [
+            (word, may) for part, may in ((needed, False), (optional, True))
+            for word in re.findall(r"\w+", part)
+        ]  # fmt: skip
+    return found
+
+
+def test_sql_md_lists_every_public_function_with_its_arguments(conn: psycopg.Connection) -> None:
+    expected = {name: arguments(conn, name) for name in public_functions(conn)}
+    assert signatures() == expected
+
+
+def test_sql_md_lists_every_view_with_its_columns(conn: psycopg.Connection) -> None:
+    page = " ".join(text("sql.md").split())
+    for view in VIEWS:
+        listed = re.search(rf"`{view}`: (.*?)\. ", page)
+        assert listed is not None, view
+        words = re.findall(r"\w+", re.sub(r"\([^)]*\)", "", listed[1]))
+        assert set(words) == columns(conn, view), view
+
+
+def test_sql_md_lists_the_columns_of_each_result(conn: psycopg.Connection) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w, ]+)", text("sql.md"), re.MULTILINE))
+    for name in ("leased_task", "task_outcome", "lease_state", "verdict", "listed_task"):
+        assert set(re.findall(r"\w+", rows[name])) >= columns(conn, name), name
+
+
+def test_every_object_that_a_page_names_is_there(conn: psycopg.Connection) -> None:
+    known = functions(conn).keys() | relations(conn) | {"sokka_version"}
+    for page in PAGES:
+        for name in re.findall(r"\bsokka\.(\w+)", page.read_text(encoding="utf-8")):
+            assert name in known, f"{page.name}: sokka.{name}"
+
+
+def test_user_md_lists_every_error_with_its_sqlstate() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+|–) \|", text("user.md"), re.MULTILINE))
+    expected = {name: cls.sqlstate or "–" for name, cls in error_classes().items()}
+    assert rows == expected
+
+
+def test_sql_md_lists_every_sqlstate() -> None:
+    listed = set(re.findall(r"^\| (\w{5}) \|", text("sql.md"), re.MULTILINE))
+    assert listed == set(errors.BY_SQLSTATE)
+
+
+def test_every_command_is_in_the_docs_and_every_one_there_exists() -> None:
+    page = text("operator.md")
+    listed = set(re.findall(r"^\| `(sokka [\w ]+)` \|", page, re.MULTILINE))
+    assert listed == commands()
+    groups = {" ".join(command.split()[:2]) for command in commands()}
+    for named in re.findall(r"\bsokka ((?:[a-z]+ ?){1,2})", everything()):
+        words = named.split()
+        if f"sokka {words[0]}" in groups and len(words) > 1:
+            known = {c for c in commands() if c.startswith(f"sokka {words[0]}")}
+            alone = f"sokka {words[0]}" in commands()
+            assert alone or f"sokka {words[0]} {words[1]}" in known, named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_exists(page: Path) -> None:
+    import typer
+
+    from sokka_pg.cli.main import app
+
+    known = {"--help"}
+
+    def walk(command: object) -> None:
+        for parameter in getattr(command, "params", ()):
+            known.update(parameter.opts, parameter.secondary_opts)
+        for child in getattr(command, "commands", {}).values():
+            walk(child)
+
+    walk(typer.main.get_command(app))
+    for line in re.findall(r"\bsokka [^\n`]*", page.read_text(encoding="utf-8")):
+        for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", line):
+            assert option in known, f"{page.name}: {option} in {line!r}"
