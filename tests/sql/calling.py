@@ -77,7 +77,7 @@ class Queue:
             with self.connection.transaction():
                 self.call(function, **arguments)
         except psycopg.Error as error:
-            return _refusal(error)
+            return refusal_of(error)
         return None
 
     def refused(self, function: str, **arguments: Any) -> Refusal:
@@ -97,9 +97,9 @@ class Queue:
         self.create(topic, **options)
         return self.reserve(topic, pid, lease)
 
-    def verb(self, name: str, lease: Row, **options: Any) -> Row:
+    def verb(self, name: str, held: Row, **options: Any) -> Row:
         """A verb on a lease, by whoever holds it."""
-        return self.one(name, task_id=lease.task_id, pid=lease.pid, token=lease.token, **options)
+        return self.one(name, task_id=held.task_id, pid=held.pid, token=held.token, **options)
 
     def row(self, task_id: UUID) -> Row:
         """The task as all_tasks shows it."""
@@ -176,7 +176,8 @@ def _bound(value: Any) -> Any:
     return value
 
 
-def _refusal(error: psycopg.Error) -> Refusal:
+def refusal_of(error: psycopg.Error) -> Refusal:
+    """A database error as the refusal that it is."""
     text = error.diag.message_detail or "{}"
     try:
         detail = json.loads(text)
