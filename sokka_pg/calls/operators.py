@@ -181,20 +181,23 @@ def _moment(rows: list[list[Any]]) -> datetime:
     return found
 
 
-# Steering
+# Steering. Not repeated after a lost answer: each act stands in the audit log once.
 
 
-def revoke_lease(task_id: UUID | str, record_ver: int) -> Call[TaskOutcome]:
+def revoke_lease(
+    task_id: UUID | str, record_ver: int, reason: str | None = None
+) -> Call[TaskOutcome]:
     params = {
         "task_id": str(arguments.uuid(task_id)),
         "record_ver": arguments.integer(record_ver, "record_ver", 0, arguments.MOST_BIGINT),
+        "reason": arguments.reason(reason),
     }
     return Call(_REVOKE, params, lambda rows: TaskOutcome(*rows[0]))
 
 
 def cancel(task_id: UUID | str, reason: str | None = None) -> Call[CancelOutcome]:
     params = {"task_id": str(arguments.uuid(task_id)), "reason": arguments.reason(reason)}
-    return Call(_CANCEL, params, lambda rows: CancelOutcome(*rows[0]), repeatable=True)
+    return Call(_CANCEL, params, lambda rows: CancelOutcome(*rows[0]))
 
 
 def resubmit(task_id: UUID | str, reason: str | None = None) -> Call[CreatedTask]:
@@ -205,7 +208,7 @@ def resubmit(task_id: UUID | str, reason: str | None = None) -> Call[CreatedTask
 _REVOKE = Statement(
     "revoke_lease",
     columns_of(TaskOutcome),
-    (("task_id", "uuid"), ("record_ver", "bigint")),
+    (("task_id", "uuid"), ("record_ver", "bigint"), ("reason", "text")),
 )
 _REASONED = (("task_id", "uuid"), ("reason", "text"))
 _CANCEL = Statement("cancel_task", columns_of(CancelOutcome), _REASONED)
@@ -214,11 +217,12 @@ _RESUBMIT = Statement("resubmit_task", (*_TASK, column("created")), _REASONED)
 
 def pause_topic(topic: str, reason: str | None = None) -> Call[TopicState]:
     params = {"topic": arguments.name(topic, "topic"), "reason": arguments.reason(reason)}
-    return Call(_PAUSE, params, _paused, repeatable=True)
+    return Call(_PAUSE, params, _paused)
 
 
-def resume_topic(topic: str) -> Call[TopicState]:
-    return Call(_RESUME, {"topic": arguments.name(topic, "topic")}, _paused, repeatable=True)
+def resume_topic(topic: str, reason: str | None = None) -> Call[TopicState]:
+    params = {"topic": arguments.name(topic, "topic"), "reason": arguments.reason(reason)}
+    return Call(_RESUME, params, _paused)
 
 
 def set_topic(
@@ -230,14 +234,12 @@ def set_topic(
         "lease": arguments.lease_time(lease),
         "retention": None if kept is None else durations.interval_text(kept),
     }
-    return Call(
-        _SET_TOPIC, params, lambda rows: TopicState(rows[0][0], None, *rows[0][1:]), repeatable=True
-    )
+    return Call(_SET_TOPIC, params, lambda rows: TopicState(rows[0][0], None, *rows[0][1:]))
 
 
 _PAUSED = (column("topic"), column("paused_at"))
 _PAUSE = Statement("pause_topic", _PAUSED, (("topic", "text"), ("reason", "text")))
-_RESUME = Statement("resume_topic", _PAUSED, (("topic", "text"),))
+_RESUME = Statement("resume_topic", _PAUSED, (("topic", "text"), ("reason", "text")))
 _SET_TOPIC = Statement(
     "set_topic",
     (column("topic"), column("lease"), column("retention")),
@@ -251,7 +253,7 @@ def _paused(rows: list[list[Any]]) -> TopicState:
 
 def raise_token_epoch(reason: str) -> Call[int]:
     params = {"reason": arguments.free_text(reason, "reason", 2_000)}
-    return Call(_RAISE_EPOCH, params, lambda rows: int(rows[0][0]), repeatable=True)
+    return Call(_RAISE_EPOCH, params, lambda rows: int(rows[0][0]))
 
 
 _RAISE_EPOCH = Statement("raise_token_epoch", _VALUE, (("reason", "text"),))

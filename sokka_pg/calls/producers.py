@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypedDict
@@ -113,7 +113,7 @@ def _created(rows: list[list[Any]]) -> CreatedTask:
     return CreatedTask(Task(*row[:-1]), row[-1])
 
 
-def _exists_now(task_id: UUID) -> Any:
+def _exists_now(task_id: UUID) -> Callable[[Refused], Call[CreatedTask] | None]:
     def read_back(refused: Refused) -> Call[CreatedTask] | None:
         if not isinstance(refused, TaskAlreadyExists):
             return None

@@ -36,6 +36,9 @@ class Tries(Generic[T]):
             self._conflicts += 1
             most = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**self._conflicts)
             return random.uniform(most / 4, most)
+        if self._lost and isinstance(error, DatabaseUnavailable):
+            # This try may not have been sent, but the one before it was.
+            error.detail["sent"] = True
         if self._may_repeat(error):
             self._lost = True
             return 0.0

@@ -1,6 +1,11 @@
 """Connections: how ours are made and pooled, and how a call is sent on any."""
 
-from sokka_pg.connections.options import ConnectionOptions, connect_arguments
+from sokka_pg.connections.options import (
+    ConnectionOptions,
+    connect_arguments,
+    set_up,
+    set_up_async,
+)
 from sokka_pg.connections.pools import (
     AsyncBorrowedSource,
     AsyncPool,
@@ -25,5 +30,7 @@ __all__ = [
     "connect_arguments",
     "run_on",
     "run_on_async",
+    "set_up",
+    "set_up_async",
     "source",
 ]

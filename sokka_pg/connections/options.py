@@ -15,9 +15,8 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, IsolationLevel
 
-from sokka_pg.durations import to_timedelta
 from sokka_pg.errors import BadArgument
 from sokka_pg.translate import checked_conninfo
 
@@ -52,15 +51,18 @@ class ConnectionOptions:
         if isinstance(self.max_size, bool) or not 1 <= self.max_size <= 1_000:
             raise BadArgument.of("max_size", "must be from 1 to 1000")
         for argument in ("wait", "idle_in_transaction"):
-            if not timedelta(0) < to_timedelta(getattr(self, argument), argument):
-                raise BadArgument.of(argument, "must be longer than 0")
+            value = getattr(self, argument)
+            if not isinstance(value, timedelta) or value <= timedelta(0):
+                raise BadArgument.of(argument, "must be a timedelta longer than 0", value)
 
 
 def connect_arguments(database_url: str, options: ConnectionOptions) -> dict[str, Any]:
-    """What ``psycopg.connect`` is given. The URL's own settings win, except the
-    isolation, zone and date style that our reading of answers rests on."""
+    """What ``psycopg.connect`` is given. The URL's own settings win over ours,
+    except the isolation, zone and date style that our reading of answers rests on."""
     given = checked_conninfo(database_url)
-    found = {"application_name": options.application_name, **_KEEPALIVE, **given}
+    found = {"fallback_application_name": options.application_name, **_KEEPALIVE, **given}
+    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" in os.environ:
+        del found["connect_timeout"]
     found["client_encoding"] = "utf-8"
     if not options.pooler:
         idle_ms = options.idle_in_transaction // timedelta(milliseconds=1)
@@ -75,6 +77,30 @@ def connect_arguments(database_url: str, options: ConnectionOptions) -> dict[str
     found["prepare_threshold"] = None if options.pooler else options.prepare_threshold
     found["autocommit"] = True
     return found
+
+
+# PGTZ and PGDATESTYLE in the environment override what a connection asks for.
+_READING = "set timezone to 'UTC'; set datestyle to 'ISO'"
+
+
+def set_up(connection: Connection[Any], options: ConnectionOptions) -> None:
+    """What is left to say on a new connection; as a rule without a round trip."""
+    if not options.pooler and _reads_otherwise(connection):
+        connection.execute(_READING)
+    # For transactions that are opened explicitly; single calls go by the session's default.
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+
+
+async def set_up_async(connection: AsyncConnection[Any], options: ConnectionOptions) -> None:
+    """The async twin of ``set_up``."""
+    if not options.pooler and _reads_otherwise(connection):
+        await connection.execute(_READING)
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+def _reads_otherwise(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    said = connection.info.parameter_status
+    return said("TimeZone") != "UTC" or not (said("DateStyle") or "").startswith("ISO")
 
 
 def still_there(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -23,7 +24,13 @@ from psycopg import AsyncConnection, Connection, IsolationLevel
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from sokka_pg.calls.statement import Call
-from sokka_pg.connections.options import ConnectionOptions, connect_arguments, still_there
+from sokka_pg.connections.options import (
+    ConnectionOptions,
+    connect_arguments,
+    set_up,
+    set_up_async,
+    still_there,
+)
 from sokka_pg.connections.sending import send, send_async, useless_after
 from sokka_pg.errors import DatabaseUnavailable, SokkaError, UsageError
 from sokka_pg.translate import from_psycopg, translated
@@ -110,8 +117,8 @@ class Source(_PerProcess):
             if self._pool is None:
                 with _connecting():
                     psycopg.connect(**self.arguments).close()
-                set_up = _read_committed if self.options.pooler else _set_up
-                self._pool = ConnectionPool(configure=set_up, **self.pool_arguments())
+                configure = partial(set_up, options=self.options)
+                self._pool = ConnectionPool(configure=configure, **self.pool_arguments())
                 self._pool.open()
             return self._pool
 
@@ -172,8 +179,8 @@ class AsyncSource(_PerProcess):
                 with _connecting():
                     first = await AsyncConnection.connect(**self.arguments)
                 await first.close()
-                set_up = _read_committed_async if self.options.pooler else _set_up_async
-                pool = AsyncConnectionPool(configure=set_up, **self.pool_arguments())
+                configure = partial(set_up_async, options=self.options)
+                pool = AsyncConnectionPool(configure=configure, **self.pool_arguments())
                 await pool.open()
                 self._pools[loop] = pool
             return pool
@@ -327,36 +334,6 @@ def _refuse_after_fork(owner: int) -> None:
             "this process was forked: its parent's pool cannot be shared; "
             "give the store a URL, or make it after the fork"
         )
-
-
-# PGTZ and PGDATESTYLE in the environment override what a connection asks for.
-_SAME_READING = "set timezone to 'UTC'; set datestyle to 'ISO'"
-
-
-def _reads_otherwise(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    said = connection.info.parameter_status
-    return said("TimeZone") != "UTC" or not (said("DateStyle") or "").startswith("ISO")
-
-
-def _set_up(connection: Connection[Any]) -> None:
-    if _reads_otherwise(connection):
-        connection.execute(_SAME_READING)
-    _read_committed(connection)
-
-
-async def _set_up_async(connection: AsyncConnection[Any]) -> None:
-    if _reads_otherwise(connection):
-        await connection.execute(_SAME_READING)
-    await _read_committed_async(connection)
-
-
-def _read_committed(connection: Connection[Any]) -> None:
-    # For transactions that are opened explicitly; single calls go by the session's default.
-    connection.isolation_level = IsolationLevel.READ_COMMITTED
-
-
-async def _read_committed_async(connection: AsyncConnection[Any]) -> None:
-    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 
 
 @contextmanager

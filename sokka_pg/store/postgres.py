@@ -319,9 +319,14 @@ class PgTaskStore:
         return self._run(calls.advance_fence(resource, token), connection)
 
     def revoke_lease(
-        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+        self,
+        task_id: UUID | str,
+        record_ver: int,
+        reason: str | None = None,
+        *,
+        connection: Any = None,
     ) -> TaskOutcome:
-        return self._run(calls.revoke_lease(task_id, record_ver), connection)
+        return self._run(calls.revoke_lease(task_id, record_ver, reason), connection)
 
     def cancel(
         self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
@@ -338,8 +343,10 @@ class PgTaskStore:
     ) -> TopicState:
         return self._run(calls.pause_topic(topic, reason), connection)
 
-    def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState:
-        return self._run(calls.resume_topic(topic), connection)
+    def resume_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState:
+        return self._run(calls.resume_topic(topic, reason), connection)
 
     def set_topic(
         self,

@@ -75,8 +75,7 @@ class TaskStore(Protocol):
     def create_tasks(
         self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
     ) -> list[CreatedId]:
-        """Store up to 10,000 tasks, all or none; each spec is a mapping of
-        ``create_task``'s arguments. The answers stand in the order of the specs."""
+        """Store up to 10,000 tasks, all or none; a spec maps ``create_task``'s arguments."""
         ...
 
     def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
@@ -225,7 +224,7 @@ class TaskStore(Protocol):
         delay: Duration,
         connection: Any = None,
     ) -> TaskOutcome:
-        """Put a task to sleep; the lease ends and the attempt is given back."""
+        """Put a task to sleep; its lease ends and the attempt is given back."""
         ...
 
     def fail(
@@ -322,7 +321,12 @@ class TaskStore(Protocol):
         ...
 
     def revoke_lease(
-        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+        self,
+        task_id: UUID | str,
+        record_ver: int,
+        reason: str | None = None,
+        *,
+        connection: Any = None,
     ) -> TaskOutcome:
         """Take a running or snoozed task back to starting. Raises
         TaskConcurrentlyUpdated if it changed since ``record_ver`` was read."""
@@ -346,7 +350,9 @@ class TaskStore(Protocol):
         """From now on nothing of the topic is reserved; running tasks go on."""
         ...
 
-    def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState:
+    def resume_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState:
         """Undo ``pause_topic``."""
         ...
 

@@ -322,9 +322,14 @@ class AsyncPgTaskStore:
         return await self._run(calls.advance_fence(resource, token), connection)
 
     async def revoke_lease(
-        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+        self,
+        task_id: UUID | str,
+        record_ver: int,
+        reason: str | None = None,
+        *,
+        connection: Any = None,
     ) -> TaskOutcome:
-        return await self._run(calls.revoke_lease(task_id, record_ver), connection)
+        return await self._run(calls.revoke_lease(task_id, record_ver, reason), connection)
 
     async def cancel(
         self, task_id: UUID | str, reason: str | None = None, *, connection: Any = None
@@ -341,8 +346,10 @@ class AsyncPgTaskStore:
     ) -> TopicState:
         return await self._run(calls.pause_topic(topic, reason), connection)
 
-    async def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState:
-        return await self._run(calls.resume_topic(topic), connection)
+    async def resume_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState:
+        return await self._run(calls.resume_topic(topic, reason), connection)
 
     async def set_topic(
         self,

@@ -243,7 +243,12 @@ class AsyncTaskStore(Protocol):
     async def advance_fence(self, resource: str, token: int, *, connection: Any = None) -> int: ...
 
     async def revoke_lease(
-        self, task_id: UUID | str, record_ver: int, *, connection: Any = None
+        self,
+        task_id: UUID | str,
+        record_ver: int,
+        reason: str | None = None,
+        *,
+        connection: Any = None,
     ) -> TaskOutcome: ...
 
     async def cancel(
@@ -258,7 +263,9 @@ class AsyncTaskStore(Protocol):
         self, topic: str, reason: str | None = None, *, connection: Any = None
     ) -> TopicState: ...
 
-    async def resume_topic(self, topic: str, *, connection: Any = None) -> TopicState: ...
+    async def resume_topic(
+        self, topic: str, reason: str | None = None, *, connection: Any = None
+    ) -> TopicState: ...
 
     async def set_topic(
         self,

@@ -220,6 +220,8 @@ def test_a_call_is_repeated_once_where_that_is_safe() -> None:
         calls.snooze(LEASE, 1),
         calls.release_lease(LEASE),
         calls.resubmit(uuid4()),
+        calls.cancel(uuid4()),
+        calls.revoke_lease(uuid4(), 1),
     ],
     ids=lambda call: call.statement.source,
 )
@@ -232,6 +234,14 @@ def test_a_call_that_could_act_twice_is_not_repeated(call: calls.Call[Any]) -> N
 def test_nothing_is_repeated_that_was_never_sent() -> None:
     with pytest.raises(DatabaseUnavailable):
         Tries(calls.terminate(LEASE)).wait_after(lost(sent=False))
+
+
+def test_the_doubt_about_the_first_try_outlives_a_second_that_was_never_sent() -> None:
+    tries = Tries(calls.terminate(LEASE))
+    tries.wait_after(lost())
+    with pytest.raises(DatabaseUnavailable) as told:
+        tries.wait_after(lost(sent=False))
+    assert told.value.detail["sent"] is True
 
 
 def test_a_refused_repeat_is_success_only_if_it_shows_our_own_hand() -> None:
