@@ -34,7 +34,7 @@ from sokka_pg.model import (
     Task,
     TaskOutcome,
 )
-from sokka_pg.payload import SMALL_LIMIT, encode, encode_error
+from sokka_pg.payload import SMALL_LIMIT, decode, encode, encode_error
 
 T = TypeVar("T")
 
@@ -206,8 +206,8 @@ def terminate(lease: Lease, result: Json = None) -> Call[TaskOutcome]:
 
 def fail(lease: Lease, error: str | Mapping[str, Json] | BaseException) -> Call[TaskOutcome]:
     params = arguments.proof_params(lease)
-    params["error"] = encode_error(error)
-    return _ending(_FAIL, params, lease, Status.FAILED)
+    params["error"] = text = encode_error(error)
+    return _ending(_FAIL, params, lease, Status.FAILED, decode(text)["code"])
 
 
 def snooze(lease: Lease, delay: Duration) -> Call[TaskOutcome]:
@@ -240,10 +240,17 @@ _RELEASE = Statement("release_lease", _OUTCOME, _PROOF)
 
 
 def _ending(
-    statement: Statement, params: dict[str, str | None], lease: Lease, end: Status
+    statement: Statement,
+    params: dict[str, str | None],
+    lease: Lease,
+    end: Status,
+    code: str | None = None,
 ) -> Call[TaskOutcome]:
     def read_back(refused: Refused) -> Call[TaskOutcome] | None:
         if not isinstance(refused, AlreadyDone) or not ended_by(refused.detail, lease, end):
+            return None
+        if refused.detail.get("error_code") != code:
+            # Failed under our lease, but by a sweep or a cancellation.
             return None
         found = get_task(lease.task_id)
         return Call(found.statement, found.params, _outcome_of_task)

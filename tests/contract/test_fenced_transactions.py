@@ -15,7 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
-from sokka_pg.errors import AlreadyDone, Busy, LeaseExpired, StaleToken, UsageError, WrongOwner
+from sokka_pg import calls
+from sokka_pg.connections import run_on
+from sokka_pg.errors import (
+    AlreadyDone,
+    Busy,
+    LeaseExpired,
+    StaleToken,
+    UnfencedWrite,
+    UsageError,
+    WrongOwner,
+)
 from sokka_pg.integrations.sqlalchemy import (
     fenced_async_connection,
     fenced_async_session,
@@ -279,6 +289,21 @@ def test_while_it_is_open_heartbeats_pass_and_nobody_takes_over(
         with pytest.raises(Busy):
             store.revoke_lease(task.task_id, row(task.task_id)["record_ver"])
     store.revoke_lease(task.task_id, row(task.task_id)["record_ver"])
+
+
+def test_a_guarded_table_is_written_only_under_a_lease(
+    store: PgTaskStore, conn: psycopg.Connection, task: LeasedTask
+) -> None:
+    conn.execute("create table effects (n int primary key)")
+    run_on(conn, calls.guard_table("public.effects"), "sokka")
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute("insert into effects values (1)")
+    assert refused.value.sqlstate == UnfencedWrite.sqlstate
+    with store.transaction(task) as fenced:
+        fenced.connection.execute("insert into effects values (2)")
+    run_on(conn, calls.unguard_table("public.effects"), "sokka")
+    conn.execute("insert into effects values (3)")
+    assert conn.execute("select array_agg(n order by n) from effects").fetchone() == ([2, 3],)
 
 
 def test_a_session_that_is_in_a_transaction_already_is_refused(db: str, task: LeasedTask) -> None:

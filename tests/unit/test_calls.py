@@ -262,6 +262,19 @@ def test_a_refused_repeat_is_success_only_if_it_shows_our_own_hand() -> None:
                 tries.wait_after(AlreadyDone("done", detail))
 
 
+def test_a_failure_that_is_not_ours_is_no_success_of_ours() -> None:
+    failed = {"pid": "w1", "token": 5, "status": "failed"}
+    for code, accepted in (("boom", True), ("lease_lost", False), ("cancelled", False)):
+        tries = Tries(calls.fail(LEASE, {"code": "boom", "message": "m"}))
+        tries.wait_after(lost())
+        refused = AlreadyDone("done", {**failed, "error_code": code})
+        if accepted:
+            assert tries.wait_after(refused) == 0
+        else:
+            with pytest.raises(AlreadyDone):
+                tries.wait_after(refused)
+
+
 def test_a_refusal_without_a_lost_answer_is_no_success() -> None:
     with pytest.raises(AlreadyDone):
         Tries(calls.terminate(LEASE)).wait_after(
