@@ -49,12 +49,22 @@ def drop_roles(server: Server, names: list[str]) -> None:
             connection.execute(f"drop role {name}")
 
 
+def roles_of(server: Server, ending: str) -> list[str]:
+    """The roles that a page made: their names end so."""
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        found = connection.execute(
+            "select rolname from pg_roles where rolname like %s", (f"%{ending}",)
+        ).fetchall()
+    return [name for (name,) in found]
+
+
 @pytest.fixture
 def reader(
     server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[bool], Reader]]:
     """Makes the reader of a page: on a database with the schema, or an empty one."""
     databases: list[str] = []
+    readers: list[Reader] = []
 
     def database(template: str) -> str:
         databases.append(server.create(template))
@@ -64,8 +74,10 @@ def reader(
         shop = database(server.template() if installed else "template0")
         folder = tmp_path / "a shop"
         folder.mkdir()
-        return Reader(folder, shop, database("template0"))
+        readers.append(Reader(folder, shop, database("template0")))
+        return readers[-1]
 
     yield make
     for name in databases:
         server.drop(name)
+    drop_roles(server, [name for one in readers for name in roles_of(server, one.ending)])

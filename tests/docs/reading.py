@@ -33,6 +33,7 @@ _WORKER = re.compile(r"^sokka worker\b", re.MULTILINE)
 _SHIMS = {
     "sokka": 'exec {python} -c "from sokka_pg.cli.main import run; run()" "$@"',
     "python": 'exec {python} "$@"',
+    "alembic": 'exec {python} -m alembic "$@"',
     "make": 'exec {make} -n -C {root} "$@"',
 }
 
@@ -93,6 +94,7 @@ class Reader:
     def _as_typed(self, text: str) -> str:
         for placeholder, url in ((STARTED, self.shop), (SHOP, self.shop), (ARCHIVE, self.archive)):
             text = text.replace(placeholder, url)
+            text = text.replace(_for_sqlalchemy(placeholder), _for_sqlalchemy(url))
         return _ROLES.sub(rf"\g<0>_{self.ending}", text)
 
     def _python(self, block: Block, text: str) -> str:
@@ -127,6 +129,8 @@ class Reader:
         return run.stdout
 
     def _bash(self, block: Block, text: str) -> str:
+        bare = re.search(r"[^\"']postgresql://localhost", block.text)
+        assert bare is None, f"{block}: quote the URL, another one may hold an ampersand"
         if _WORKER.search(text):
             script = f"exec {text}"
             self.workers.append(subprocess.Popen(
@@ -150,6 +154,10 @@ class Reader:
         )  # fmt: skip
         assert not check or run.returncode == 0, f"{block}\n{run.stdout}{run.stderr}"
         return run
+
+
+def _for_sqlalchemy(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def psql_folder() -> Path:

@@ -115,3 +115,23 @@ def test_every_option_that_a_page_names_exists(page: Path) -> None:
     for line in re.findall(r"\bsokka [^\n`]*", page.read_text(encoding="utf-8")):
         for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", line):
             assert option in known, f"{page.name}: {option} in {line!r}"
+
+
+def test_operator_md_lists_every_check_of_the_doctor() -> None:
+    from sokka_pg.doctor.examination import OF_THE_QUEUE, OF_THE_SERVER
+
+    known = {check.name for check in (*OF_THE_SERVER, *OF_THE_QUEUE)} | {"schema"}
+    section = text("operator.md").partition("## What doctor says")[2]
+    listed = re.findall(r"^\| ([a-z][a-z ]+) \|", section, re.MULTILINE)
+    assert set(listed) - {"check"} == known
+
+
+def test_operator_md_lists_every_setting_with_its_default(conn: psycopg.Connection) -> None:
+    listed = dict(re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", text("operator.md"), re.MULTILINE))
+    row = conn.execute(
+        "select default_lease = %(default_lease)s::interval, retention = %(retention)s::interval,"
+        " max_data_bytes = %(max_data_bytes)s::int, notify = %(notify)s::bool from sokka.settings",
+        listed,
+    ).fetchone()
+    assert row == (True, True, True, True)
+    assert set(listed) == columns(conn, "settings") - {"one_row"}
