@@ -24,7 +24,7 @@ Whether that one accepts it, the database says."""
 _UNITS = {
     "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
-_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)\s*")
+_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PART_OF_UUID = re.compile(r"[0-9a-fA-F-]{1,35}")
 _DURATION_RULE = "must be a duration such as 90, 500ms, 5m or 1h30m (units: ms s m h d w)"

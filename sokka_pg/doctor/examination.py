@@ -15,7 +15,7 @@ from sokka_pg.doctor.snapshots import SNAPSHOTS
 from sokka_pg.doctor.storage import STORAGE
 from sokka_pg.errors import DatabaseUnavailable, SokkaError
 from sokka_pg.schema import render
-from sokka_pg.translate import from_psycopg
+from sokka_pg.translate import from_psycopg, translated
 
 OF_THE_SERVER: tuple[Check, ...] = (*SERVER, *SNAPSHOTS)
 OF_THE_QUEUE: tuple[Check, ...] = (*GUARDS, *LEASES_AND_SUCH, *STORAGE, NOTIFICATIONS)
@@ -138,7 +138,11 @@ def _of_schema(level: Level, what: str, advice: str) -> Finding:
 
 
 def _installed(connection: psycopg.Connection[TupleRow], schema: str) -> bool:
-    row = connection.execute(
-        "select to_regclass(%s) is not null", (f"{schema}.tasks",)
-    ).fetchone()
+    # By the catalogue: to_regclass refuses a role that may not use the schema.
+    query = """
+        select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                        where n.nspname = %s and c.relname = 'tasks')
+    """
+    with translated():
+        row = connection.execute(query, (schema,)).fetchone()
     return row is not None and bool(row[0])

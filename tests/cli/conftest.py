@@ -1,0 +1,71 @@
+"""The command line as tests call it: in this process, or as the console script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sokka_pg.cli.main import app
+
+# What the console script of the package does.
+SCRIPT = "from sokka_pg.cli.main import run; run()"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Sokka = Callable[..., Answer]
+
+
+def call(*args: object, given: str | bytes | None = None) -> Answer:
+    """Run a command in this process. What it raises beside its exit is a failure."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args], input=given)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def sokka(db: str, monkeypatch: pytest.MonkeyPatch) -> Sokka:
+    """Runs a command against the test's own database."""
+    monkeypatch.setenv("SOKKA_DATABASE_URL", db)
+    return call
+
+
+@pytest.fixture
+def script() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the console script in a process of its own, without a terminal."""
+
+    def run(*args: object, url: str | None = None, **environment: str) -> Any:
+        variables = {**os.environ, **environment}
+        if url is not None:
+            variables["SOKKA_DATABASE_URL"] = url
+        return subprocess.run(
+            [sys.executable, "-c", SCRIPT, *map(str, args)],
+            capture_output=True, text=True, check=False, timeout=120, env=variables,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return run
