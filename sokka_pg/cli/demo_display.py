@@ -79,8 +79,8 @@ def _parts(snapshot: Snapshot) -> Iterator[Text | Table]:
 
 def _workers(snapshot: Snapshot) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in ("worker", "process", "state"):
-        grid.add_column(heading)
+    for heading, width in (("worker", 6), ("process", 7), ("state", 16)):
+        grid.add_column(heading, min_width=width)
     for heading in ("rows", "leases"):
         grid.add_column(heading, justify="right")
     for hand in snapshot.hands:

@@ -11,6 +11,8 @@ from sokka_pg.demo.crew import SLOTS, Hand
 from sokka_pg.demo.table import Desk, Look
 from sokka_pg.demo.telling import DemoFailed
 
+SHOWN = 4
+
 
 class Scene:
     """What the stories see: the last look at the database, and all workers."""
@@ -61,10 +63,10 @@ def killing(scene: Scene) -> Iterator[None]:
         yield
     hand.kill()
     lost = scene.killed_with = _some(scene.leases_of(hand), hand)
-    scene.say(f"{hand.name} killed (kill -9) with {_leases(lost)}")
+    scene.say(f"{hand.name} killed (kill -9), holding {_leases(lost)}")
     while not scene.taken_over(lost):
         yield
-    scene.say(f"{hand.name}: its leases ran out, others have its tasks: {_new(scene, lost)}")
+    scene.say(f"{hand.name}: its leases ran out, its tasks went on: {_new(scene, lost)}")
 
 
 def freezing(scene: Scene) -> Iterator[None]:
@@ -77,11 +79,11 @@ def freezing(scene: Scene) -> Iterator[None]:
     while not hand.stopped():
         yield
     lost = _some(scene.leases_of(hand), hand)
-    scene.say(f"{hand.name} frozen (SIGSTOP) just before its writes, with {_leases(lost)}")
+    scene.say(f"{hand.name} frozen (SIGSTOP) before its writes, holding {_leases(lost)}")
     hand.order("go\n")  # it will read this when it wakes
     while not scene.taken_over(lost):
         yield
-    scene.say(f"{hand.name}: its leases ran out, others have its tasks: {_new(scene, lost)}")
+    scene.say(f"{hand.name}: its leases ran out, its tasks went on: {_new(scene, lost)}")
     hand.wake()
     scene.say(f"{hand.name} woken (SIGCONT): it goes on with its writes, knowing nothing")
     while not held.keys() <= {refusal["task_id"] for refusal in hand.refusals}:
@@ -100,8 +102,7 @@ def _some(leases: dict[str, int], hand: Hand) -> dict[str, int]:
 
 
 def _leases(leases: dict[str, int]) -> str:
-    noun = "lease" if len(leases) == 1 else "leases"
-    return f"{len(leases)} {noun} in hand ({_tokens(leases.values())})"
+    return f"{len(leases)} leases: {_tokens(leases.values())}"
 
 
 def _new(scene: Scene, leases: dict[str, int]) -> str:
@@ -109,6 +110,6 @@ def _new(scene: Scene, leases: dict[str, int]) -> str:
 
 
 def _tokens(tokens: Iterable[int]) -> str:
-    numbers = sorted(tokens)
-    noun = "token" if len(numbers) == 1 else "tokens"
-    return f"{noun} {', '.join(map(str, numbers[:4]))}{', …' if len(numbers) > 4 else ''}"
+    """The ends of the numbers: they all begin alike, and the report has them whole."""
+    ends = [f"…{str(token)[-4:]}" for token in sorted(tokens)]
+    return f"tokens {', '.join(ends[:SHOWN])}{', …' if len(ends) > SHOWN else ''}"

@@ -51,7 +51,8 @@ def host(database_url: str | None, keep: bool) -> Iterator[Host]:
                 server.keep()
                 keep_folder()
         finally:
-            server.stop()
+            # What is thrown away needs no checkpoint.
+            server.stop("fast" if found.kept else "immediate")
             if keep and not found.kept:
                 shutil.rmtree(cluster, ignore_errors=True)
 

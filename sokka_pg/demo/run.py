@@ -18,7 +18,7 @@ from sokka_pg.demo.telling import Patience, Snapshot, Teller
 from sokka_pg.demo.verdict import Evidence, Findings, judge
 from sokka_pg.store import PgTaskStore
 
-WARM_UP = 40
+WARM_UP = 200
 """The two workers that are hit end one in so many tasks each before they are."""
 BATCH = 1_000
 

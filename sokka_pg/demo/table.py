@@ -21,6 +21,8 @@ from sokka_pg.translate import from_psycopg, translated
 
 SCHEMA = "sokka_demo"
 TABLE = f"{SCHEMA}.files"
+LONGEST = "60s"
+"""For one statement of the demo, in a database where others may hold locks."""
 
 _CREATE = """
 create table sokka_demo.files (
@@ -107,6 +109,7 @@ class Desk:
         except psycopg.Error as error:
             raise from_psycopg(error, sent=False) from error
         self._queue, self.topic = sql.Identifier(queue), topic
+        self._ask("select set_config('statement_timeout', %(most)s, false)", most=LONGEST)
 
     def __enter__(self) -> Self:
         return self

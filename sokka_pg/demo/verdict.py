@@ -121,8 +121,7 @@ def _each_ended(evidence: Evidence) -> Check:
     ended = sum(task["status"] == "terminated" for task in evidence.tasks)
     ok = names == Counter(evidence.names) and ended == len(evidence.tasks)
     return Check(
-        "each file has one task, and each task ended in success", ok,
-        f"{len(evidence.names)} files, {len(evidence.tasks)} tasks, {ended} terminated",
+        "each file has one task, ended in success", ok, f"{ended} of {len(evidence.names)}"
     )
 
 
@@ -130,8 +129,8 @@ def _one_row_each(evidence: Evidence, rows: Row) -> Check:
     once, total = rows["files_with_exactly_one"], len(evidence.names)
     return Check(
         "each file has exactly one row", once == total == len(evidence.rows),
-        f"{len(evidence.rows)} rows, {once} of {total} files with exactly one"
-        + _named("twice", rows["repeated"]) + _named("missing", rows["missing"]),
+        f"{once} of {total}" + _named("more", rows["repeated"])
+        + _named("none", rows["missing"]),
     )
 
 
@@ -142,37 +141,36 @@ def _newest_token(evidence: Evidence) -> Check:
         if ended_by.get(row["task_id"]) != (row["worker"], row["token"])
     ]
     return Check(
-        "each row was written under the token that ended its task", not others,
-        f"{len(evidence.rows) - len(others)} of {len(evidence.rows)} rows"
-        + _named("other", others[:SHOWN]),
+        "each row has the token that ended its task", not others,
+        f"{len(evidence.rows) - len(others)} of {len(evidence.rows)}"
+        + _named("another", others[:SHOWN]),
     )
 
 
 def _death(evidence: Evidence) -> Check:
-    done = _done_by_others(evidence, evidence.killed, evidence.killed_with)
+    done, held = _done_by_others(evidence, evidence.killed_with), len(evidence.killed_with)
     return Check(
         "what the killed worker held was done by others",
-        bool(evidence.killed_with) and done == len(evidence.killed_with),
-        f"{len(evidence.killed_with)} leases in hand when it died, {done} done by others",
+        bool(held) and done == held, f"{done} of {held}",
     )
 
 
 def _awakening(evidence: Evidence) -> Check:
+    """Tried, refused, nothing written under a refused token, and done all the same."""
     refused = {(refusal["task_id"], refusal["stale_token"]) for refusal in evidence.refusals}
     tried = set(evidence.frozen_with.items())
-    written = {(row["task_id"], row["token"]) for row in evidence.rows}
-    done = _done_by_others(evidence, evidence.frozen, evidence.frozen_with)
+    written = refused & {(row["task_id"], row["token"]) for row in evidence.rows}
+    done = _done_by_others(evidence, evidence.frozen_with)
     return Check(
-        "the stale writes of the frozen worker were refused by the database",
-        bool(tried) and tried <= refused and not (refused & written) and done == len(tried),
-        f"{len(tried)} tried on waking, {len(tried & refused)} refused, "
-        f"{len(refused & written)} rows under a refused token",
+        "the stale writes of the frozen one were refused",
+        bool(tried) and tried <= refused and not written and done == len(tried),
+        f"{len(tried & refused)} of {len(tried)}"
+        + (f"; {len(written)} rows under a refused token" if written else ""),
     )
 
 
-def _done_by_others(evidence: Evidence, pid: str, leases: dict[str, int]) -> int:
-    """How many of these leases' tasks ended under a newer token than the lost one.
-    The frozen worker may win a task anew, by then as its newest owner."""
+def _done_by_others(evidence: Evidence, leases: dict[str, int]) -> int:
+    """How many of these leases' tasks ended under a newer token than the lost one."""
     return sum(
         task["token"] > leases[task["task_id"]] for task in evidence.tasks
         if task["task_id"] in leases and task["status"] == "terminated"
@@ -180,16 +178,16 @@ def _done_by_others(evidence: Evidence, pid: str, leases: dict[str, int]) -> int
 
 
 def _guard(evidence: Evidence) -> Check:
-    found = "refused" if evidence.unfenced_refused else "accepted"
-    return Check("a write without a lease is refused", evidence.unfenced_refused, found)
+    found = f"{int(evidence.unfenced_refused)} of 1"
+    return Check("a write without a lease was refused", evidence.unfenced_refused, found)
 
 
 def _same(comparison: Row) -> Check:
     differing = comparison["differing_files"]
     return Check(
         "all counts are those of one plain process", comparison["equal"],
-        "no file differs" if not differing
-        else f"{differing} files differ" + _named("such as", comparison["differing"][:3]),
+        f"{comparison['plain']['files'] - differing} of {comparison['plain']['files']} files"
+        + _named("others", comparison["differing"][:3]),
     )
 
 
