@@ -20,6 +20,7 @@ Duration: TypeAlias = timedelta | int | float
 SHORTEST_LEASE = timedelta(milliseconds=1)
 LONGEST_LEASE = timedelta(days=365.25)
 LONGEST_DELAY = timedelta(days=3652.5)
+LONGEST_RETENTION = timedelta(hours=876_000)
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -51,6 +52,11 @@ def optional_delay(value: Duration | None, argument: str = "delay") -> timedelta
 def timeout(value: Duration, argument: str = "timeout") -> timedelta:
     """The time one attempt may take, 1 ms to 1 year. Raises BadArgument."""
     return _bounded(value, argument, SHORTEST_LEASE, LONGEST_LEASE, "1 ms to 1 year")
+
+
+def retention(value: Duration, argument: str = "retention") -> timedelta:
+    """How long finished tasks are kept, 1 hour to 100 years. Raises BadArgument."""
+    return _bounded(value, argument, timedelta(hours=1), LONGEST_RETENTION, "1 hour to 100 years")
 
 
 def instant(value: datetime, argument: str) -> datetime:

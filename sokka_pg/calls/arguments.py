@@ -13,6 +13,7 @@ from sokka_pg.model import Lease, LeasedTask
 from sokka_pg.payload import SMALL_LIMIT, Encoded, encode
 
 MOST_MEMBERS = 10_000
+MOST_TOPICS = 1_000
 MOST_INT = 2**31 - 1
 MOST_BIGINT = 2**63 - 1
 NAME_LIMIT = 200
@@ -107,6 +108,14 @@ def members(values: Iterable[Any], argument: str, most: int = MOST_MEMBERS) -> l
     if len(found) > most:
         raise BadArgument.of(argument, f"must have at most {most} members")
     return found
+
+
+def topics(values: Iterable[str]) -> list[str]:
+    """1 to 1,000 names of topics."""
+    found = members(values, "topics", MOST_TOPICS)
+    if not found:
+        raise BadArgument.of("topics", "must not be empty")
+    return [name(topic, "topics") for topic in found]
 
 
 def same_length(count: int, values: Sequence[object], argument: str) -> None:

@@ -10,7 +10,7 @@ from sokka_pg.errors import BadArgument
 from sokka_pg.model import Lease, LeaseState
 
 _PROOF = (("task_id", "uuid"), ("pid", "text"), ("token", "bigint"))
-RESOURCE_LIMIT = 500
+RESOURCE_LIMIT = 1_000
 
 
 def assert_lease(lease: Lease) -> Call[LeaseState]:
@@ -22,9 +22,12 @@ _ASSERT = Statement("assert_lease", columns_of(LeaseState), _PROOF)
 
 def advance_fence(resource: str, token: int) -> Call[int]:
     name = arguments.free_text(resource, "resource", RESOURCE_LIMIT)
-    if not name:
-        raise BadArgument.of("resource", "must not be empty")
-    params = {"resource": name, "token": arguments.token(token)}
+    if not 1 <= len(name.encode()) <= RESOURCE_LIMIT:
+        raise BadArgument.of("resource", f"must be 1 to {RESOURCE_LIMIT} bytes")
+    params = {
+        "resource": name,
+        "token": arguments.integer(token, "token", 0, arguments.MOST_BIGINT),
+    }
     return Call(_ADVANCE, params, _number)
 
 

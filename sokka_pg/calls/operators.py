@@ -228,7 +228,7 @@ def resume_topic(topic: str, reason: str | None = None) -> Call[TopicState]:
 def set_topic(
     topic: str, lease: Duration | None = None, retention: Duration | None = None
 ) -> Call[TopicState]:
-    kept = durations.optional_delay(retention, "retention")
+    kept = None if retention is None else durations.retention(retention)
     params = {
         "topic": arguments.name(topic, "topic"),
         "lease": arguments.lease_time(lease),
@@ -275,7 +275,7 @@ def prepare_partitions() -> Call[int]:
 
 
 def apply_retention(max_rows: int = 10_000) -> Call[list[Retained]]:
-    params = {"max_rows": arguments.integer(max_rows, "max_rows", 1, arguments.MOST_INT)}
+    params = {"max_rows": arguments.integer(max_rows, "max_rows", 1, 100_000)}
     return Call(_RETENTION, params, lambda rows: [Retained(*row) for row in rows], repeatable=True)
 
 
@@ -284,9 +284,8 @@ _RETENTION = Statement("apply_retention", columns_of(Retained), (("max_rows", "i
 
 
 def mark_idle(topics: Sequence[str], pid: str, duration: Duration) -> Call[bool]:
-    names = [arguments.name(topic, "topics") for topic in arguments.members(topics, "topics")]
     params = {
-        "topics": array_text(names),
+        "topics": array_text(arguments.topics(topics)),
         "pid": arguments.name(pid, "pid"),
         "for": arguments.lease_time(duration, "duration"),
     }

@@ -83,7 +83,9 @@ def reserve_tasks(
     lease: Duration | None = None,
     limits: Sequence[int] | None = None,
 ) -> Call[list[LeasedTask]]:
-    params = {"pid": arguments.name(pid, "pid"), **_wanted(topics, max_tasks, lease, limits)}
+    arguments.integer(max_tasks, "max_tasks", 1, arguments.MOST_MEMBERS)
+    wanted = _wanted(arguments.topics(topics), max_tasks, lease, limits)
+    params = {"pid": arguments.name(pid, "pid"), **wanted}
     return Call(_RESERVE_TASKS, params, _leased)
 
 
@@ -97,9 +99,8 @@ _RESERVE_TASKS = Statement("reserve_tasks", _LEASED, (("pid", "text"), *_WANTED)
 
 
 def _wanted(
-    topics: Sequence[str], max_tasks: int, lease: Duration | None, limits: Sequence[int] | None
+    names: list[str], max_tasks: int, lease: Duration | None, limits: Sequence[int] | None
 ) -> dict[str, str | None]:
-    names = [arguments.name(topic, "topics") for topic in arguments.members(topics, "topics")]
     counts = None if limits is None else arguments.members(limits, "limits")
     if counts is not None:
         arguments.same_length(len(names), counts, "limits")
@@ -312,7 +313,9 @@ def settle_and_reserve(
     lease: Duration | None = None,
     limits: Sequence[int] | None = None,
 ) -> Call[SettledBatch]:
-    params = {**_settled(pid, settlements), **_wanted(topics, max_tasks, lease, limits)}
+    # No topics: the call only settles.
+    names = arguments.topics(topics) if topics else []
+    params = {**_settled(pid, settlements), **_wanted(names, max_tasks, lease, limits)}
     return Call(_SETTLE_AND_RESERVE, params, _settled_batch)
 
 

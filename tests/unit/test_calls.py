@@ -174,6 +174,34 @@ def test_a_bad_member_refuses_the_whole_settlement(settlement: Settlement) -> No
         calls.settle_tasks("w1", [settlement])
 
 
+@pytest.mark.parametrize("topics", [[], "t", None, ["t"] * 1_001, [None], ["ok", ""], {"t": 1}])
+def test_reserving_needs_the_names_of_its_topics(topics: Any) -> None:
+    with pytest.raises(BadArgument, match="topics"):
+        calls.reserve_tasks(topics, "w1")
+    with pytest.raises(BadArgument, match="topics"):
+        calls.mark_idle(topics, "w1", 1)
+
+
+@pytest.mark.parametrize("most", [0, -1, 10_001, True, 1.0, None])
+def test_reserving_needs_a_number_of_tasks(most: Any) -> None:
+    with pytest.raises(BadArgument, match="max_tasks"):
+        calls.reserve_tasks(["t"], "w1", most)
+
+
+@pytest.mark.parametrize(
+    ("resource", "token"), [("", 1), ("é" * 501, 1), (None, 1), ("r", -1), ("r", 2**63), ("r", "1")]
+)
+def test_a_fence_needs_a_name_and_a_token(resource: Any, token: Any) -> None:
+    with pytest.raises(BadArgument):
+        calls.advance_fence(resource, token)
+
+
+@pytest.mark.parametrize("retention", [0, 3_599, timedelta(hours=876_001), math.nan])
+def test_a_retention_out_of_bounds_is_refused(retention: Any) -> None:
+    with pytest.raises(BadArgument, match="retention"):
+        calls.set_topic("t", retention=retention)
+
+
 @pytest.mark.parametrize("limits", [[1], [1, 2, 3], [-1, 1], [True, 1], "ab"])
 def test_limits_must_match_the_topics(limits: Any) -> None:
     with pytest.raises(BadArgument):
