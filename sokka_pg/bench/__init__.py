@@ -7,5 +7,6 @@ with settings and versions, since without them they mean nothing.
 
 from sokka_pg.bench.figures import Figure, Ratio, Report
 from sokka_pg.bench.session import PARTS, Plan, run
+from sokka_pg.bench.trials import Tell
 
-__all__ = ["PARTS", "Figure", "Plan", "Ratio", "Report", "run"]
+__all__ = ["PARTS", "Figure", "Plan", "Ratio", "Report", "Tell", "run"]

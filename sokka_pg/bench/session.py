@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 from sokka_pg.bench import steady, trials, workers
 from sokka_pg.bench.figures import Figure, Ratio, Report, environment
 from sokka_pg.bench.ground import Line, scratch
+from sokka_pg.bench.trials import Tell
 from sokka_pg.errors import BadArgument
 
 PARTS = ("enqueue", "verbs", "worker", "latency", "pinned", "hot")
@@ -42,9 +42,11 @@ class Plan:
                 raise BadArgument.of(f"--{name}", f"must be from {least} to {most}")
 
 
-def run(
-    url: str, plan: Plan, tell: Callable[[str], None] = lambda text: None
-) -> Report:
+def _nobody(text: str, share: float | None = None, /) -> None:
+    """Hears nothing."""
+
+
+def run(url: str, plan: Plan, tell: Tell = _nobody) -> Report:
     """Measure. ``tell`` hears what is going on. Raises SokkaError."""
     with scratch(url) as line:
         report = Report(environment(line.connection, asdict(plan)))
@@ -59,9 +61,7 @@ def run(
     return report
 
 
-def _throughput(
-    report: Report, line: Line, plan: Plan, tell: Callable[[str], None]
-) -> None:
+def _throughput(report: Report, line: Line, plan: Plan, tell: Tell) -> None:
     by_part = {
         "enqueue": trials.ENQUEUE,
         "verbs": trials.VERBS,
@@ -75,7 +75,7 @@ def _throughput(
         report.ratios += trials.ratios(report.figures)
 
 
-def _long_parts(report: Report, line: Line, plan: Plan, tell: Callable[[str], None]) -> None:
+def _long_parts(report: Report, line: Line, plan: Plan, tell: Tell) -> None:
     with ExitStack() as stack:
         if plan.finished:
             beside = stack.enter_context(scratch(line.url))

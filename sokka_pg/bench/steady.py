@@ -128,7 +128,7 @@ def _compared(
 
 def _prefill(line: Line, rows: int, tell: Tell) -> None:
     for first in range(0, rows, _PREFILL):
-        tell(f"prefill finished tasks: {first} of {rows}")
+        tell(f"prefill finished tasks: {first} of {rows}", first / rows)
         line.ask(_FINISHED, {"rows": min(_PREFILL, rows - first)})
     tell("vacuum them")
     line.ask("vacuum (analyze) sokka.finished_tasks")

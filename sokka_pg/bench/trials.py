@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sokka_pg import calls
 from sokka_pg.bench.figures import Figure, Ratio, at_least
@@ -16,7 +17,11 @@ BATCH = 100
 SINGLE = "reserve + terminate, one by one"
 WORKER = "worker process, no-op async handlers"
 
-Tell = Callable[[str], None]
+
+class Tell(Protocol):
+    """Hears what is measured, and how far along that is (0 to 1), where it is known."""
+
+    def __call__(self, text: str, share: float | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,9 @@ def interleaved(
     rates: dict[str, list[float]] = {trial.name: [] for trial in trials}
     for turn in range(rounds):
         shift = turn % len(trials)
-        for trial in (*trials[shift:], *trials[:shift]):
-            tell(f"{trial.name} ({turn + 1} of {rounds})")
+        for step, trial in enumerate((*trials[shift:], *trials[:shift])):
+            share = (turn * len(trials) + step) / (rounds * len(trials))
+            tell(f"{trial.name} ({turn + 1} of {rounds})", share)
             topic = f"{trial.name} {turn}"
             rates[trial.name].append(trial.rate(line, topic, tasks))
     return [Figure.of(trial.part, trial.name, rates[trial.name]) for trial in trials]

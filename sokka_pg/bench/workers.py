@@ -84,7 +84,8 @@ def pickup(line: Line, tell: Tell) -> tuple[list[Figure], list[Ratio]]:
     with child(line, "pickup", "echo") as process:
         for number in range(_PICKUPS + _WARM_UP):
             if number % 10 == 0:
-                tell(f"pickup by an idle worker ({number} of {_PICKUPS + _WARM_UP})")
+                share = number / (_PICKUPS + _WARM_UP)
+                tell(f"pickup by an idle worker ({number} of {_PICKUPS + _WARM_UP})", share)
             sent_ns = time.monotonic_ns()
             line.run(calls.create_task("pickup", {"number": number}))
             committed_ns = time.monotonic_ns()
@@ -131,7 +132,7 @@ def soak(line: Line, tasks: int, tell: Tell) -> tuple[list[Figure], list[Ratio]]
             done = enqueued - waiting
             if done >= (len(samples) + 1) * _SAMPLE_EVERY and (rss := resident(process.pid)):
                 samples.append((done, rss))
-                tell(f"soak: {done} of {tasks} done, {rss / _MIB:.1f} MiB")
+                tell(f"soak: {done} of {tasks} done, {rss / _MIB:.1f} MiB", done / tasks)
             if waiting < _BACKLOG // 2 and enqueued < tasks:
                 more = min(_BACKLOG // 2, tasks - enqueued)
                 line.fill("soak", more)

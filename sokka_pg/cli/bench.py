@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sokka_pg import bench
 from sokka_pg.cli import options, reach, showing
@@ -80,12 +81,21 @@ def _parts(only: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    with console(stderr=True).status("making a scratch schema") as status:
-        yield status.update
+def _telling() -> Iterator[bench.Tell]:
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(),
+        TimeElapsedColumn(), console=console(stderr=True), disable=not sys.stderr.isatty(),
+        transient=True,
+    )  # fmt: skip
+    with progress:
+        row = progress.add_task("making a scratch schema", total=None)
+
+        def tell(text: str, share: float | None = None, /) -> None:
+            progress.update(
+                row, description=text, completed=share or 0.0, total=None if share is None else 1.0
+            )
+
+        yield tell
 
 
 def _print(report: bench.Report) -> None:

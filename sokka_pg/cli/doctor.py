@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import Counter
 
 import typer
 
 from sokka_pg import doctor, migrate
 from sokka_pg.cli import options, reach
-from sokka_pg.cli.output import EXIT_CODES, REFUSED, answer, console
+from sokka_pg.cli.output import EXIT_CODES, REFUSED, answer, console, printable
 from sokka_pg.doctor import Finding, Level
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -65,10 +66,21 @@ def _print(found: list[Finding]) -> None:
     to = console()
     width = max(len(each.check) for each in found)
     for each in found:
+        # The colour alone goes by the console: the text may hold anything.
         to.print(f"{each.level:<5}", style=_STYLES[each.level], end="")
-        answer(None, f"{each.check:<{width}}  {each.what}", as_json=False)
+        _paragraph(f"{each.check:<{width}}  {each.what}", to.width, " " * (width + 7), first=5)
         if each.level is not Level.OK:
-            answer(None, f"     why: {each.why}\n     do:  {each.advice}", as_json=False)
+            _paragraph(f"     why: {each.why}", to.width, " " * 10)
+            _paragraph(f"     do:  {each.advice}", to.width, " " * 10)
     levels = Counter(each.level for each in found)
-    said = f"\n{levels[Level.OK]} ok, {levels[Level.WARN]} warnings, {levels[Level.FAIL]} failed"
-    answer(None, said, as_json=False)
+    said = ", ".join(f"{levels[level]} {level}" for level in Level)
+    answer(None, f"\n{said}", as_json=False)
+
+
+def _paragraph(text: str, width: int, indent: str, first: int = 0) -> None:
+    lines = textwrap.wrap(
+        " " * first + printable(text), width, subsequent_indent=indent,
+        drop_whitespace=True, break_on_hyphens=False,
+    )  # fmt: skip
+    lines[0] = lines[0].removeprefix(" " * first)
+    answer(None, "\n".join(lines), as_json=False)

@@ -13,7 +13,8 @@ from tests.cli.conftest import Sokka
 
 
 def scratch_schemas(conn: psycopg.Connection) -> list[str]:
-    rows = conn.execute("select nspname from pg_namespace where starts_with(nspname, %s)", (PREFIX,))
+    query = "select nspname from pg_namespace where starts_with(nspname, %s)"
+    rows = conn.execute(query, (PREFIX,))
     return [row[0] for row in rows]
 
 

@@ -62,7 +62,7 @@ def test_part_of_a_uuid_is_told_from_what_is_none() -> None:
     with pytest.raises(BadArgument, match="only a part of a UUID"):
         reading.task_id("0197f6c4-8d2a")
     for text in ("", "x", "0197f6c4-8d2a-7c3e-9b1f-2a6d5e4c3b2g", "{0197f6c4}", "a" * 32):
-        with pytest.raises(BadArgument, match="^TASK_ID: "):
+        with pytest.raises(BadArgument, match=r"^TASK_ID: "):
             reading.task_id(text)
 
 
@@ -97,7 +97,7 @@ def test_a_retry_policy_may_say_its_waits_in_units() -> None:
     assert found == {"max_attempts": 3, "initial": timedelta(seconds=5), "max": 60}
     assert reading.retry("4") == 4
     for text in ("true", '"x"', "[1]", "null", '{"initial": "soon"}'):
-        with pytest.raises(BadArgument, match="^--retry"):
+        with pytest.raises(BadArgument, match=r"^--retry"):
             reading.retry(text)
 
 
