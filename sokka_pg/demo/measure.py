@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-
-# Other people's files are full of invalid escapes; their warnings are not ours.
-warnings.simplefilter("ignore")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ import dataclasses
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from sokka_pg.demo.measure import measure
 
 
 def main() -> None:
+    warnings.simplefilter("ignore")  # about invalid escapes in other people's files
     parent = os.getppid()
     for name, path in json.load(sys.stdin):
         if os.getppid() != parent:  # the demo is gone: nobody reads this

@@ -18,6 +18,7 @@ import os
 import secrets
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -122,6 +123,7 @@ def main() -> None:
         return
     orders = Orders(**json.loads(first))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    warnings.simplefilter("ignore")  # about invalid escapes in other people's files
     # Nested code is parsed by recursion in C: give threads what the main thread has.
     threading.stack_size(STACK_BYTES)
     gate = Gate(orders.hold_after)
