@@ -50,11 +50,11 @@ class Queue:
 
     def rows(self, query: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
         with self.connection.cursor(row_factory=kwargs_row(Row)) as cursor:
-            return cursor.execute(query.encode(), params).fetchall()
+            return cursor.execute(query.encode(), params or None).fetchall()
 
     def value(self, query: str, *params: Any) -> Any:
         with self.connection.cursor(row_factory=scalar_row) as cursor:
-            return cursor.execute(query.encode(), params).fetchone()
+            return cursor.execute(query.encode(), params or None).fetchone()
 
     def execute(self, statement: str, *params: Any) -> int:
         """Run a statement; the number of rows it touched."""
