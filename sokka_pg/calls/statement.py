@@ -42,7 +42,8 @@ class Column:
     """One output column: how it is selected and how its value is read.
 
     ``read`` serves our own connections, whose session settings we know;
-    ``read_foreign`` any driver and any session. None: the value as it is.
+    ``read_foreign`` any driver and any session. None: the value as it is. SQL NULL
+    is None without being read.
     """
 
     expression: str
@@ -79,7 +80,7 @@ class Statement:
         readers = self._foreign_readers if foreign else self._readers
         return [
             [
-                value if reader is None else reader(value)
+                value if reader is None or value is None else reader(value)
                 for reader, value in zip(readers, row, strict=True)
             ]
             for row in rows
@@ -198,17 +199,15 @@ def _element(value: str | None) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _timedelta(value: Any) -> timedelta | None:
-    return None if value is None else timedelta(seconds=float(value))
+def _timedelta(value: Any) -> timedelta:
+    return timedelta(seconds=float(value))
 
 
-def _uuid(value: Any) -> UUID | None:
-    return value if value is None or isinstance(value, UUID) else UUID(str(value))
+def _uuid(value: Any) -> UUID:
+    return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def _utc(value: Any) -> datetime | None:
-    if value is None:
-        return None
+def _utc(value: Any) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     if moment.tzinfo is None:
         raise TypeError("the driver dropped the time zone of a timestamptz")

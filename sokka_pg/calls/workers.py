@@ -168,7 +168,9 @@ _EXTEND_LEASES = Statement(
 def _batch(pid: str, leases: Sequence[tuple[UUID, int]]) -> dict[str, str | None]:
     return {
         "pid": arguments.name(pid, "pid"),
-        "task_ids": plain_array_text(arguments.uuid(task_id, "task_ids") for task_id, _ in leases),
+        "task_ids": plain_array_text(
+            arguments.uuid(task_id, "task_ids").hex for task_id, _ in leases
+        ),
         "tokens": plain_array_text(arguments.token(token, "tokens") for _, token in leases),
     }
 
