@@ -39,24 +39,21 @@ def test_a_small_demo_agrees_with_itself_and_leaves_nothing(run_demo: Run) -> No
     assert facts["rows"]["files_with_exactly_one"] == 24
     assert facts["comparison"]["queue"] == facts["comparison"]["plain"]
     assert {worker["fate"] for worker in facts["workers"]} == {"killed", "frozen", "worked"}
+    check_refusals(facts)
     assert not list(demo.temporary.iterdir())
     assert not [process for process in family if lives(process)]
 
 
-def test_a_woken_worker_is_refused_by_newer_tokens(run_demo: Run) -> None:
-    demo = run_demo(*SMALL)
-    assert demo.wait() == 0, demo.said
-
-    facts = demo.facts()
-    refusals, lost = facts["stale_writes_refused"], facts["leases_lost"]
-    assert len(refusals) >= 2
-    assert all(r["stale_token"] < r["current_token"] for r in refusals)
-    assert {r["worker"].partition(":")[0] for r in refusals} == {"w2"}
+def check_refusals(facts: dict[str, Any]) -> None:
+    """The woken worker was refused by newer tokens, and the history says so."""
+    lost, events = facts["leases_lost"], facts["history"]["events"]
+    refused = [r for r in facts["stale_writes_refused"] if r["worker"].startswith("w2:")]
+    assert len(refused) >= 2
+    assert all(r["stale_token"] < r["current_token"] for r in refused)
     assert lost["by_the_killed"] >= 2 and lost["by_the_frozen"] >= 2
-    events = facts["history"]["events"]
     reserved = [event for event in events if event["event"] == "reserved"]
-    assert [event["event"] for event in events][:3] == ["created", "reserved", "lease_lost"]
-    assert [event["event"] for event in events][-1] == "terminated"
+    assert events[0]["event"] == "created" and events[-1]["event"] == "terminated"
+    assert "lease_lost" in {event["event"] for event in events}
     assert reserved[0]["token"] < reserved[-1]["token"]
     assert reserved[0]["pid"] != reserved[-1]["pid"]
 
