@@ -26,8 +26,11 @@ from sokka_pg.errors import BadArgument, DatabaseUnavailable, SokkaError, UsageE
 DONE, REFUSED, WRONG_USAGE, NO_DATABASE = 0, 1, 2, 3
 EXIT_CODES = "Exit codes: 0 done, 1 refused or check failed, 2 wrong usage, 3 no database."
 
-# C0 without tab and newline, C1, and what terminals and log readers take for a line's end.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# C0 without tab and newline, C1, what terminals and log readers take for a line's
+# end, and what makes text appear in another order than it stands in.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 class CommandGroup(TyperGroup):

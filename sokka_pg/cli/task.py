@@ -20,7 +20,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-PAGE = 1_000
+PAGE = 10_000
+"""Tasks per call for --all: each call sorts all live tasks, so few large ones."""
 
 TaskId = Annotated[
     str,
