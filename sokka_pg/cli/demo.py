@@ -91,9 +91,9 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _print_figures(facts: dict[str, Any]) -> None:
     rows, tasks, lost = facts["rows"], facts["tasks"], facts["leases_lost"]
-    server = f"PostgreSQL {facts['server']['version']}"
+    versions = f"PostgreSQL {facts['server']['version']}, Python {facts['python']}"
     table(("what", "figure", ""), [
-        ("files", f"{facts['files']:,}", f"{facts['origin']} of Python {facts['python']}"),
+        ("files", f"{facts['files']:,}", facts["origin"]),
         ("tasks", f"{tasks['created']:,}", f"{tasks['terminated']:,} ended in success"),
         ("rows", f"{rows['count']:,}",
          f"exactly one for {rows['files_with_exactly_one']:,} of {facts['files']:,} files"),
@@ -102,7 +102,7 @@ def _print_figures(facts: dict[str, Any]) -> None:
          f"{lost['by_the_frozen']} by the frozen one"
          + (f", {lost['by_others']} by others" if lost["by_others"] else "")),
         ("tasks/s", f"{facts['tasks_per_second']:,.0f}",
-         f"{facts['seconds']:.1f} s, {len(facts['workers'])} workers, {server}"),
+         f"{facts['seconds']:.1f} s, {len(facts['workers'])} workers, {versions}"),
     ])  # fmt: skip
 
 

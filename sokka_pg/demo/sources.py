@@ -38,9 +38,12 @@ class Sources:
 
     def priorities(self) -> Iterator[tuple[SourceFile, int]]:
         """Each file with the priority of its task: the largest first, so that no
-        worker is left alone with a big one at the end."""
-        for position, file in enumerate(self.files):
-            yield file, position * CLASSES // len(self.files)
+        worker is left alone with a big one at the end. Each class is a tenth of the
+        work, so what is taken back from a lost worker soon has its turn again."""
+        total, before = sum(file.size for file in self.files) or 1, 0
+        for file in self.files:
+            yield file, min(before * CLASSES // total, CLASSES - 1)
+            before += file.size
 
 
 def find(most: int | None = None) -> Sources:
