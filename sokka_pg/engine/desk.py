@@ -31,8 +31,9 @@ from sokka_pg.model import LeasedTask
 WAITING_MOST_S = 1.0
 """A task reserved ahead that found no slot for so long goes back."""
 
-FIRST_POLL_S = 0.02
+FIRST_POLL_S, TOLD_POLL_S = 0.02, 0.1
 BUSY_PRODUCERS_S = 0.05
+POLITE_S = 0.1
 SHORTEST_SWEEP_S = 0.05
 
 
@@ -134,12 +135,11 @@ class Engine:
         pass
 
     def _woken(self, event: words.Woken, now: float) -> None:
-        self._hunger.hungry = self._hunger.woken = True
-        self._hunger.empty = 0
+        self._look(now)
 
     def _listening(self, event: words.Listening, now: float) -> None:
         if event.ok and not self._hunger.listening:
-            self._hunger.hungry = self._hunger.woken = True
+            self._look(now)
         self._hunger.listening = event.ok
         self._timers.poll_at = now + self._poll_delay(now)
 
@@ -189,7 +189,7 @@ class Engine:
             wait = min(wait, max(SHORTEST_SWEEP_S, event.due_in_s))
         self._timers.sweep_at = now + wait
         if event.readied:
-            self._hunger.hungry, self._hunger.empty = True, 0
+            self._look(now)
 
     def _marked(self, event: words.Marked, now: float) -> None:
         self._returned()
@@ -230,6 +230,17 @@ class Engine:
             self._timers.grace_at = now
         elif self._timers.grace_at is None:
             self._timers.grace_at = now + self.settings.grace_s
+
+    def _look(self, now: float) -> None:
+        """There may be work. One who has met tasks for others lets them go first, or
+        it would take those again and again from under their eyes."""
+        self._hunger.empty = 0
+        if self.strangers.expected(now):
+            self._timers.poll_at = min(self._timers.poll_at, now + POLITE_S)
+        else:
+            self._hunger.hungry = True
+            # an answer under way may have looked before the task was there
+            self._hunger.woken = isinstance(self._call, words.Exchange)
 
     # --- what follows -----------------------------------------------------
 
@@ -310,12 +321,14 @@ class Engine:
         return idle and old and self._hunger.listening
 
     def _poll_delay(self, now: float) -> float:
-        """Polls thin out while nothing comes, at once when a notification would tell."""
+        """Polls thin out while nothing comes, faster when a notification would tell.
+
+        Not at once even then: a reserve looks for late commits only every second or
+        so, and the task that a notification announced may be one.
+        """
         told = self._hunger.listening and self._timers.marked_until > now
-        if told and self._hunger.empty:
-            return self.settings.poll_s
-        doublings = min(self._hunger.empty, 20)
-        return float(min(self.settings.poll_s, FIRST_POLL_S * 2.0**doublings))
+        first = TOLD_POLL_S if told else FIRST_POLL_S
+        return float(min(self.settings.poll_s, first * 2.0 ** min(self._hunger.empty, 20)))
 
     def _next_call_at(self, now: float) -> float:
         if self.outbox.due(now):

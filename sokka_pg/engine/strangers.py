@@ -40,5 +40,11 @@ class Strangers:
             self._seen.popitem(last=False)
         return known.delay_s
 
+    def expected(self, now: float) -> bool:
+        """Whether the kind met last may come again."""
+        if not self._seen:
+            return False
+        return now < next(reversed(self._seen.values())).forgotten_at
+
     def __len__(self) -> int:
         return len(self._seen)

@@ -193,6 +193,7 @@ class Worker:
         self._inbox.append(event)
         self._wake()
         if isinstance(event, words.StopAsked):
+            log.info("worker %s is stopping%s", self.pid, " now" if event.now else "")
             self.feed.emit(events.WorkerStopping(self.pid, event.now))
 
     def _obey(self, command: words.Command) -> None:

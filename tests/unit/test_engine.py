@@ -144,6 +144,36 @@ def test_without_notifications_no_mark_is_made() -> None:
         assert not it.all(words.MarkIdle)
 
 
+def test_one_who_met_tasks_for_others_lets_them_go_first_after_a_wake_up() -> None:
+    it = desk(sweep_s=1e9)
+    it.answer([leased(kind="other")])
+    it.answer([], OK)
+    it.tell(words.Woken())
+    assert not it.all(words.Exchange)
+    it.later(0.1)
+    it.only(words.Exchange)
+
+
+def test_a_wake_up_that_found_nothing_is_followed_by_some_more_looks() -> None:
+    it, looks = desk(poll_s=3600.0, sweep_s=1e9), 0
+    it.tell(words.Listening(True))
+    while not it.all(words.MarkIdle):
+        it.answer([])
+    it.tell(words.Marked(True))
+    it.answer([])
+    it.tell(words.Woken())
+    began = it.now
+    while it.now < began + 2.0:
+        it.answer([])
+        looks += 1
+        if it.all(words.Exchange):
+            continue
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        it.later(wake - it.now)
+    assert 3 <= looks <= 8
+
+
 def test_a_sweep_that_readied_tasks_makes_it_look() -> None:
     it = desk()
     it.answer([])
