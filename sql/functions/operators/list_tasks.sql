@@ -18,18 +18,19 @@ language sql immutable as $$
         (extract(epoch from p_at) * 1000000)::bigint || ' ' || p_task_id, 'UTF8'), 'hex')
 $$;
 
--- listable_tasks: the columns of a listing; the payloads are never touched.
+-- listable_tasks: the columns of a listing; the payloads are never touched. The
+-- cursor is not among them: it would be made for every row before the LIMIT (3.5 s
+-- over 600,000 live tasks, against 0.5).
 create view sokka.listable_tasks as
 select t.task_id, t.task_group_id, t.topic, t.sub_topic, t.kind, t.status, t.priority, t.run_at,
        t.pid, t.token, t.lease_expires_at, t.attempt, t.failures, t.losses, t.max_attempts,
        t.record_ver, t.cancel_requested_at, t.created_at, t.updated_at,
-       null::timestamptz as finished_at, t.error, sokka.cursor_of(t.updated_at, t.task_id) as cursor
+       null::timestamptz as finished_at, t.error
   from sokka.tasks t
 union all
 select f.task_id, f.task_group_id, f.topic, f.sub_topic, f.kind, f.status, f.priority, f.run_at,
        f.pid, f.token, f.lease_expires_at, f.attempt, f.failures, f.losses, f.max_attempts,
-       f.record_ver, f.cancel_requested_at, f.created_at, f.finished_at, f.finished_at, f.error,
-       sokka.cursor_of(f.finished_at, f.task_id)
+       f.record_ver, f.cancel_requested_at, f.created_at, f.finished_at, f.finished_at, f.error
   from sokka.finished_tasks f;
 
 create function sokka.read_cursor(p_cursor text, out at timestamptz, out task_id uuid)
@@ -83,6 +84,23 @@ exception when invalid_text_representation then
 end
 $$;
 
+-- filtered_tasks: what the filters leave. Inlined, so that the order's index and the
+-- limit reach into it.
+create function sokka.filtered_tasks(
+    p_topic text, p_sub_topic text, p_kind text, p_statuses text[], p_task_group_id uuid,
+    p_since timestamptz, p_until timestamptz
+) returns setof sokka.listable_tasks
+language sql stable as $$
+    select * from sokka.listable_tasks a
+     where (p_topic is null or a.topic = p_topic)
+       and (p_sub_topic is null or a.sub_topic = p_sub_topic)
+       and (p_kind is null or a.kind = p_kind)
+       and (p_statuses is null or a.status = any (p_statuses))
+       and (p_task_group_id is null or a.task_group_id = p_task_group_id)
+       and a.updated_at >= coalesce(p_since, '-infinity')
+       and a.updated_at <= coalesce(p_until, 'infinity')
+$$;
+
 -- list_tasks: tasks by (updated_at, task_id), without their payloads.
 -- Needs:  filters (topic, sub_topic, kind, status or a list of them, task_group_id,
 --         from and to: bounds of updated_at, inclusive); a cursor of an earlier row,
@@ -97,36 +115,30 @@ language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 as $$
 declare
-    v_f record;
+    f record;
     v_after record;
 begin
     perform sokka.check_limit(p_limit);
-    v_f := sokka.read_filters(coalesce(p_filters, '{}'));
+    f := sokka.read_filters(coalesce(p_filters, '{}'));
     v_after := sokka.read_cursor(p_cursor);
     if coalesce(p_descending, false) then
         return query
-            select a.* from sokka.listable_tasks a
-             where (v_f.topic is null or a.topic = v_f.topic)
-               and (v_f.sub_topic is null or a.sub_topic = v_f.sub_topic)
-               and (v_f.kind is null or a.kind = v_f.kind)
-               and (v_f.statuses is null or a.status = any (v_f.statuses))
-               and (v_f.task_group_id is null or a.task_group_id = v_f.task_group_id)
-               and a.updated_at >= coalesce(v_f.since, '-infinity')
-               and a.updated_at <= coalesce(v_f.until, 'infinity')
-               and (v_after.task_id is null or (a.updated_at, a.task_id) < (v_after.at, v_after.task_id))
-             order by a.updated_at desc, a.task_id desc limit p_limit;
+            select l.*, sokka.cursor_of(l.updated_at, l.task_id)
+              from (select * from sokka.filtered_tasks(f.topic, f.sub_topic, f.kind, f.statuses,
+                                      f.task_group_id, f.since, f.until) a
+                     where v_after.task_id is null
+                        or (a.updated_at, a.task_id) < (v_after.at, v_after.task_id)
+                     order by a.updated_at desc, a.task_id desc limit p_limit) l
+             order by l.updated_at desc, l.task_id desc;
     else
         return query
-            select a.* from sokka.listable_tasks a
-             where (v_f.topic is null or a.topic = v_f.topic)
-               and (v_f.sub_topic is null or a.sub_topic = v_f.sub_topic)
-               and (v_f.kind is null or a.kind = v_f.kind)
-               and (v_f.statuses is null or a.status = any (v_f.statuses))
-               and (v_f.task_group_id is null or a.task_group_id = v_f.task_group_id)
-               and a.updated_at >= coalesce(v_f.since, '-infinity')
-               and a.updated_at <= coalesce(v_f.until, 'infinity')
-               and (v_after.task_id is null or (a.updated_at, a.task_id) > (v_after.at, v_after.task_id))
-             order by a.updated_at, a.task_id limit p_limit;
+            select l.*, sokka.cursor_of(l.updated_at, l.task_id)
+              from (select * from sokka.filtered_tasks(f.topic, f.sub_topic, f.kind, f.statuses,
+                                      f.task_group_id, f.since, f.until) a
+                     where v_after.task_id is null
+                        or (a.updated_at, a.task_id) > (v_after.at, v_after.task_id)
+                     order by a.updated_at, a.task_id limit p_limit) l
+             order by l.updated_at, l.task_id;
     end if;
 end
 $$;
@@ -146,9 +158,11 @@ begin
     perform sokka.check_limit(p_limit);
     v_after := sokka.read_cursor(p_cursor);
     return query
-        select a.* from sokka.listable_tasks a
-         where a.topic = p_topic and a.status in ('running', 'snoozed')
-           and (v_after.task_id is null or a.task_id > v_after.task_id)
-         order by a.task_id limit p_limit;
+        select l.*, sokka.cursor_of(l.updated_at, l.task_id)
+          from (select * from sokka.listable_tasks a
+                 where a.topic = p_topic and a.status in ('running', 'snoozed')
+                   and (v_after.task_id is null or a.task_id > v_after.task_id)
+                 order by a.task_id limit p_limit) l
+         order by l.task_id;
 end
 $$;
