@@ -15,11 +15,11 @@ from sokka_pg.cli import options
 from sokka_pg.cli.demo_display import displayed
 from sokka_pg.cli.output import EXIT_CODES, REFUSED, answer, table
 from sokka_pg.demo.sources import FEWEST
-from sokka_pg.demo.table import TABLE
+from sokka_pg.demo.table import SCHEMA, TABLE
 
 EPILOG = (
     "Examples: sokka demo · sokka demo --keep · sokka demo --files 100 --json. "
-    f"Exit codes: 1 also when anything disagrees. {EXIT_CODES}"
+    f"{EXIT_CODES}"
 )
 _NAME_WIDTH = 30
 
@@ -33,8 +33,8 @@ def demo(
     ctx: typer.Context,
     files: Annotated[
         int | None,
-        typer.Option("--files", min=FEWEST, metavar="N", help="Only so many files, evenly chosen.",
-                     show_default="all"),
+        typer.Option("--files", min=FEWEST, metavar="N", show_default=False,
+                     help="Only so many files, evenly chosen. Default: all."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the server up, and say how to look around.")
@@ -50,13 +50,13 @@ def demo(
     schema: options.Schema = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """See the fence hold: parse Python's own library while workers die and freeze.
+    """See the fence hold: workers die and freeze over Python's own library.
 
-    One task per source file of this Python's standard library. Four worker processes
-    parse the files and write one row for each, in the transaction that ends the task.
-    One worker is killed (kill -9) with leases in hand. One is frozen until others have
-    its tasks, and woken: the database refuses what it still writes. At the end the
-    table is compared with the counts of one plain process.
+    One task per source file of this Python's standard library. Four worker
+    processes parse the files and write one row for each, in the transaction
+    that ends the task. One worker is killed (kill -9) with leases in hand; one
+    is frozen until others have its tasks, and woken: the database refuses what
+    it still writes. Then one plain process counts the same files, to compare.
     """
     # Only here: it brings in the worker and the migrations, for a third of a second.
     from sokka_pg.demo.run import Plan, play
@@ -158,7 +158,7 @@ def _print_checks(checks: list[dict[str, Any]]) -> None:
 def _ways_to_look(facts: dict[str, Any]) -> str:
     kept, sokka = facts["kept"], _program()
     topic, task = kept["topic"], facts["history"]["task_id"]
-    lines = ["To look around:"]
+    lines = ["To look around, with the same --database-url:"]
     if kept["url"]:
         lines = [
             "The server stays up. To look around:",
@@ -170,7 +170,8 @@ def _ways_to_look(facts: dict[str, Any]) -> str:
     ]
     query = f"-c 'table {TABLE} limit 10'"
     if not kept["url"]:
-        return "\n".join([*lines, f"The rows are in {TABLE}; drop schema sokka_demo cascade."])
+        done = f"The rows are in {TABLE}; when you are done: drop schema {SCHEMA} cascade"
+        return "\n".join([*lines, done])
     folder = shlex.quote(kept["folder"])
     remove = " ".join(map(shlex.quote, kept["remove"]))
     return "\n".join([
