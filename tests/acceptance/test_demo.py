@@ -143,6 +143,20 @@ def _cluster(process: psutil.Process) -> Path | None:
     return Path(words[words.index("-D") + 1]).parent if "-D" in words else None
 
 
+def test_a_worker_that_ends_by_itself_ends_the_demo_and_is_named(run_demo: Run) -> None:
+    demo = run_demo(*SMALL)
+    demo.wait_for("4 worker processes started")
+    family = demo.family()
+    (stranger,) = [process for process in family if process.cmdline()[-1:] == ["w3"]]
+
+    stranger.kill()
+
+    assert demo.wait() == 1
+    assert "worker w3 ended by itself, with exit code -9" in demo.said
+    assert demo.facts()["error"]["type"] == "DemoFailed"
+    assert not [process for process in family if lives(process)]
+
+
 def test_keep_leaves_a_server_to_look_at(run_demo: Run) -> None:
     demo = run_demo(*SMALL, "--keep")
     assert demo.wait() == 0, demo.said
