@@ -63,7 +63,7 @@ def killing(scene: Scene) -> Iterator[None]:
         yield
     hand.kill()
     lost = scene.killed_with = _some(scene.leases_of(hand), hand)
-    scene.say(f"{hand.name} killed (kill -9), holding {_leases(lost)}")
+    scene.say(f"{hand.name} killed (kill -9), holding {_tokens(lost.values())}")
     while not scene.taken_over(lost):
         yield
     scene.say(f"{hand.name}: its leases ran out, its tasks went on: {_new(scene, lost)}")
@@ -79,7 +79,8 @@ def freezing(scene: Scene) -> Iterator[None]:
     while not hand.stopped():
         yield
     lost = _some(scene.leases_of(hand), hand)
-    scene.say(f"{hand.name} frozen (SIGSTOP) before its writes, holding {_leases(lost)}")
+    holding = _tokens(lost.values())
+    scene.say(f"{hand.name} frozen (SIGSTOP) before its writes, holding {holding}")
     hand.order("go\n")  # it will read this when it wakes
     while not scene.taken_over(lost):
         yield
@@ -99,10 +100,6 @@ def _some(leases: dict[str, int], hand: Hand) -> dict[str, int]:
     if not leases:
         raise DemoFailed(f"worker {hand.name} held no lease when it was hit; try again")
     return leases
-
-
-def _leases(leases: dict[str, int]) -> str:
-    return f"{len(leases)} leases: {_tokens(leases.values())}"
 
 
 def _new(scene: Scene, leases: dict[str, int]) -> str:
