@@ -52,7 +52,8 @@ def blocks(page: Path) -> list[Block]:
                 start, inside, words = number, [], fence[1].split()
         elif fence:
             text = "\n".join(inside) + "\n"
-            found.append(Block(page, start, words[0] if words else "", tuple(words[1:]), text, heading))
+            language, *further = words or [""]
+            found.append(Block(page, start, language, tuple(further), text, heading))
             inside = None
         else:
             inside.append(line)

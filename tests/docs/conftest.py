@@ -19,7 +19,8 @@ def psql() -> Callable[..., None]:
     """Runs psql on a database; its error text fails the test."""
 
     def run(url: str, *arguments: str) -> None:
-        command = [str(psql_folder() / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *arguments, url]
+        program = str(psql_folder() / "psql")
+        command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", *arguments, url]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 

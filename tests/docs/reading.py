@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.docs.blocks import ROOT, Block
 
 SHOP, ARCHIVE = "postgresql://localhost/shop", "postgresql://localhost/archive"
 STARTED = "$(sokka pg start)"
-DEADLINE_S = 120
+DEADLINE_S = 90
 _ROLES = re.compile(r"\bshop_(producer|worker|viewer|operator)\b")
 _WORKER = re.compile(r"^sokka worker\b", re.MULTILINE)
 _SHIMS = {
@@ -64,15 +65,18 @@ class Reader:
 
     def close(self) -> None:
         """Stop workers as an operator does (SIGTERM); each must end well."""
-        self._close_session()
         for worker in self.workers:
             worker.send_signal(signal.SIGTERM)
+        ends = []
         for worker in self.workers:
             try:
                 said, _ = worker.communicate(timeout=DEADLINE_S)
+                ends.append((worker.returncode, said))
             finally:
                 worker.kill()
-            assert worker.returncode == 0, said
+        self._close_session()
+        for code, said in ends:
+            assert code == 0, said
 
     def _own_environment(self) -> dict[str, str]:
         kept = {
@@ -108,7 +112,11 @@ class Reader:
         job = {"code": text, "name": str(block), "environment": self.environment}
         self._session.stdin.write(json.dumps(job) + "\n")
         self._session.stdin.flush()
-        answer = json.loads(self._session.stdout.readline() or '{"error": "Python is gone"}')
+        # A block that waits for something in vain must not make the tests wait with it.
+        late = threading.Timer(DEADLINE_S, self._session.kill)
+        late.start()
+        answer = json.loads(self._session.stdout.readline() or '{"error": "it took too long"}')
+        late.cancel()
         assert answer["error"] is None, f"{block}\n{answer['error']}"
         return str(answer["output"])
 

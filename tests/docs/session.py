@@ -17,11 +17,12 @@ import os
 import sys
 import traceback
 import types
+from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     module = types.ModuleType("page")
     sys.modules["page"] = module
     loop = asyncio.new_event_loop()

@@ -108,10 +108,10 @@ def test_the_proofs_find_what_is_wrong(db: str, life: Life) -> None:
     # A history that no verb can make, written past the guards.
     task_id = life.tasks["lost and found"]
     forge = """
-        insert into sokka.past_leases
-            (task_id, ended_at, leased_at, reserved_seq, ended_seq, token, attempt, topic, event, pid)
-        values (%(id)s, now() + interval '1 hour', now(), 90, 91, 1, 1, 'mail', 'released', 'ghost'),
-               (%(id)s, now(), now(), 92, 93, 1, 1, 'mail', 'released', 'ghost')
+        insert into sokka.past_leases (task_id, topic, event, pid, attempt, token,
+                                       leased_at, ended_at, reserved_seq, ended_seq)
+        select %(id)s, 'mail', 'released', 'ghost', 1, 1, now(), ended_at, seq, seq + 1
+          from (values (now() + interval '1 hour', 90), (now(), 92)) forged (ended_at, seq)
     """
     life.connection.execute(forge, {"id": task_id})
     for query in QUERIES[2:5]:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import typer
 
 from sokka_pg import errors
+from sokka_pg.cli.main import app
+from sokka_pg.doctor.examination import OF_THE_QUEUE, OF_THE_SERVER
 from tests.docs.blocks import PAGES, ROOT
 from tests.docs.surface import (
     VIEWS,
@@ -22,7 +25,6 @@ from tests.docs.surface import (
 )
 
 DOCS = ROOT / "docs"
-# Bases and other errors that stand for no SQLSTATE of ours.
 _SIGNATURE = re.compile(r"^\| `(\w+)\(([^)]*)\)` \|", re.MULTILINE)
 
 
@@ -74,8 +76,8 @@ def test_every_object_that_a_page_names_is_there(conn: psycopg.Connection) -> No
 
 
 def test_user_md_lists_every_error_with_its_sqlstate() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+|–) \|", text("user.md"), re.MULTILINE))
-    expected = {name: cls.sqlstate or "–" for name, cls in error_classes().items()}
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", text("user.md"), re.MULTILINE))
+    expected = {name: cls.sqlstate or "none" for name, cls in error_classes().items()}
     assert rows == expected
 
 
@@ -99,10 +101,6 @@ def test_every_command_is_in_the_docs_and_every_one_there_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_option_that_a_page_names_exists(page: Path) -> None:
-    import typer
-
-    from sokka_pg.cli.main import app
-
     known = {"--help"}
 
     def walk(command: object) -> None:
@@ -118,8 +116,6 @@ def test_every_option_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_operator_md_lists_every_check_of_the_doctor() -> None:
-    from sokka_pg.doctor.examination import OF_THE_QUEUE, OF_THE_SERVER
-
     known = {check.name for check in (*OF_THE_SERVER, *OF_THE_QUEUE)} | {"schema"}
     section = text("operator.md").partition("## What doctor says")[2]
     listed = re.findall(r"^\| ([a-z][a-z ]+) \|", section, re.MULTILINE)

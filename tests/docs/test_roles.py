@@ -34,6 +34,9 @@ MAY_READ = {
     "producer": set(), "worker": set(), "viewer": READABLE,
     "operator": READABLE | {"all_tasks", "settings"},
 }  # fmt: skip
+MAY = "select has_function_privilege(%s, %s::oid, 'execute')"
+TOUCH = "select has_table_privilege(%s, %s, %s)"
+WRITING = "insert, update, delete, truncate, references, trigger"
 Roles = dict[str, str]
 
 
@@ -73,20 +76,15 @@ def test_each_role_may_call_and_touch_what_the_table_says(
         everything = functions(connection, schema)
         for job, role in roles.items():
             callable_ = {
-                name for name, oid in everything.items()
-                if _one(connection, "select has_function_privilege(%s, %s::oid, 'execute')", role, oid)
-            }  # fmt: skip
-            readable = {
-                name for name in relations(connection, schema)
-                if _one(connection, "select has_table_privilege(%s, %s, 'select')", role,
-                        f"{schema}.{name}")
-            }  # fmt: skip
-            written = {
-                name for name in relations(connection, schema)
-                if _one(connection, "select has_table_privilege(%s, %s, "
-                        "'insert, update, delete, truncate, references, trigger')",
-                        role, f"{schema}.{name}")
-            }  # fmt: skip
+                name for name, oid in everything.items() if _one(connection, MAY, role, oid)
+            }
+            readable, written = (
+                {
+                    name for name in relations(connection, schema)
+                    if _one(connection, TOUCH, role, f"{schema}.{name}", rights)
+                }
+                for rights in ("select", WRITING)
+            )  # fmt: skip
             assert (job, callable_) == (job, MAY_CALL[job])
             assert (job, readable) == (job, MAY_READ[job])
             assert (job, written) == (job, {"settings"} if job == "operator" else set())
