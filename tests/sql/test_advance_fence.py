@@ -11,6 +11,7 @@ from sokka_pg import schema
 from tests.races.ordering import Session
 from tests.sql.calling import Queue
 
+
 @pytest.fixture(params=["queue", "fence alone"])
 def fences(request: pytest.FixtureRequest, empty_db: str) -> Iterator[Queue]:
     """The function in a database with a queue, and in one without."""

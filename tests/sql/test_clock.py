@@ -66,7 +66,8 @@ def test_a_lease_counts_from_its_grant_not_from_the_start_of_the_transaction(
         lease = queue.reserve(topic, lease="50 ms")
         assert lease.leased_at >= before
         assert (lease.lease_expires_at - lease.leased_at).total_seconds() == 0.05
-        assert queue.value("select %s > now() + interval '100 milliseconds'", lease.lease_expires_at)
+        still = "select %s > now() + interval '100 milliseconds'"
+        assert queue.value(still, lease.lease_expires_at)
 
 
 def test_times_in_one_transaction_follow_the_clock(queue: Queue, topic: str) -> None:

@@ -71,7 +71,8 @@ def test_only_the_topic_is_needed(queue: Queue, topic: str) -> None:
     assert made.checkpoint_seq == 0
     left = ("data", "headers", "expires_at", "timeout", "retry", "unique_key", "pid", "token",
             "leased_at", "lease_expires_at", "cancel_requested_at", "cancel_reason", "progress",
-            "checkpoint", "checkpoint_at", "result", "error", "resubmit_of", "finished_at")  # fmt: skip
+            "checkpoint", "checkpoint_at", "result", "error", "resubmit_of",
+            "finished_at")  # fmt: skip
     assert {name: getattr(made, name) for name in left} == dict.fromkeys(left)
 
 

@@ -71,7 +71,8 @@ def test_a_task_begins_as_starting_or_snoozed(queue: Queue, status: str) -> None
     claim = states.running(queue)
     columns = queue.value(
         "select string_agg(attname, ', ') from pg_attribute"
-        " where attrelid = 'sokka.tasks'::regclass and attnum > 0 and attname not in ('task_id', 'token', 'status')"
+        " where attrelid = 'sokka.tasks'::regclass and attnum > 0"
+        " and attname not in ('task_id', 'token', 'status')"
     )
     sqlstate, _ = attempt(
         queue,

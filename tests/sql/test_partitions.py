@@ -105,7 +105,8 @@ def test_a_partition_has_the_indexes_and_guards_of_its_parent(fresh: Queue, cloc
             " (select count(*) from pg_index x where x.indrelid = c.oid) as indexes,"
             " (select count(*) from pg_trigger g where g.tgrelid = c.oid and tgenabled = 'O')"
             " as guards, (select count(*) from pg_constraint k where k.conrelid = c.oid) as checks"
-            " from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = %s::regclass",
+            " from pg_inherits i join pg_class c on c.oid = i.inhrelid"
+            " where i.inhparent = %s::regclass",
             (f"sokka.{parent}",),
         )
         assert len({(row.indexes, row.guards, row.checks) for row in counted}) == 1, counted
