@@ -42,6 +42,8 @@ from sokka_pg.store import PgTaskStore
 from sokka_pg.store_async import AsyncPgTaskStore
 from sokka_pg.worker import Worker, WorkerOptions
 
+LEFT_AFTER_S = 1.0
+
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -303,7 +305,12 @@ class Sokka:
 
     def run(self, worker: Worker) -> None:
         """``run_worker`` for a worker that was made before."""
-        asyncio.run(self._until_signalled(worker))
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._until_signalled(worker))
+            loop.run_until_complete(_ended_or_left(LEFT_AFTER_S))
+        finally:
+            loop.close()
 
     async def _until_signalled(self, worker: Worker) -> None:
         loop = asyncio.get_running_loop()
@@ -359,6 +366,17 @@ class Declare:
             priority=self.priority, max_losses=self.max_losses,
         )
         return Task(self.app, self.app.registry.add(spec), handler)
+
+
+async def _ended_or_left(timeout_s: float) -> None:
+    """Let what is left in the loop end. ``asyncio.run`` would wait for ever for a
+    handler that does not take a cancellation."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=timeout_s)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _positive(timeout: Duration) -> timedelta:

@@ -11,16 +11,15 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
-from sokka_pg import calls, events, model
+from sokka_pg import events
 from sokka_pg.connections import ConnectionOptions
 from sokka_pg.engine import Engine, EngineSettings, words
-from sokka_pg.engine.leases import Hold
-from sokka_pg.engine.words import Answer, Reason
-from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError, UsageError
+from sokka_pg.engine.words import Reason
+from sokka_pg.errors import UsageError
 from sokka_pg.events import EventFeed, Observer
 from sokka_pg.lease_keeper import LeaseKeeper
 from sokka_pg.registry import Registry
@@ -28,13 +27,12 @@ from sokka_pg.runner import Runner, Stores
 from sokka_pg.runner.children import Children
 from sokka_pg.wakeup import Signals, Wakeup
 from sokka_pg.worker import narrate
+from sokka_pg.worker.desk import MARK, Desk
 from sokka_pg.worker.link import Link
 from sokka_pg.worker.options import WorkerOptions, new_pid, parse_topics
 
 log = logging.getLogger("sokka_pg.worker")
 
-SWEEP_BATCH = 500
-MARK = timedelta(seconds=60)
 SHORTEST_CALL_S, LONGEST_CALL_S = 5.0, 10.0
 
 
@@ -74,12 +72,18 @@ class Worker:
             for topic in self.limits
         }
         self._engine = Engine(self._settings(), registry)
-        self._link = Link(database_url, schema, self._connections, self._call_bound())
+        self._keeper = LeaseKeeper(
+            database_url, schema, self.pid, self._lease, self,
+            options=self._connections, feed=self.feed,
+        )
+        self._desk = Desk(
+            self.pid, tuple(self.limits), self._lease, self._keeper, self.feed,
+            Link(database_url, schema, self._connections, self._call_bound()),
+        )
         self._inbox: list[words.Input] = []
         self._nap: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls: set[asyncio.Task[None]] = set()
-        self._failing_since: float | None = None
+        self._call: asyncio.Task[None] | None = None
         self._asked: words.StopAsked | None = None
 
     def stop(self, now: bool = False) -> None:
@@ -123,19 +127,17 @@ class Worker:
 
     async def _work(self) -> None:
         try:
-            await self._reach_database()
+            await self._desk.open(
+                self.options.seconds("startup"), given_up=lambda: self._asked is not None
+            )
             if self._asked is not None:
                 self._tell(self._asked)
             await self._serve()
         finally:
-            await self._link.close()
+            await self._desk.close()
             self.feed.close()
 
     async def _serve(self) -> None:
-        self._keeper = LeaseKeeper(
-            self._url, self._schema, self.pid, self._lease, self,
-            options=self._connections, feed=self.feed,
-        )
         self._runner = Runner(
             self.registry, self._stores, self.slots, self._tell, self.lease_lost,
             Children(self._url, self._schema), self.feed,
@@ -151,8 +153,8 @@ class Worker:
                 finally:
                     listening.cancel()
         finally:
-            for call in self._calls:
-                call.cancel()
+            if self._call is not None:
+                self._call.cancel()
             self._keeper.close()
             self._runner.close()
             self.feed.emit(events.WorkerStopped(self.pid, self._engine.unsettled))
@@ -208,99 +210,10 @@ class Worker:
         elif isinstance(command, words.Halt):
             self._runner.halt(command.token, command.reason)
         else:
-            call = asyncio.create_task(self._perform(command))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-
-    # --- calls ------------------------------------------------------------
-
-    async def _reach_database(self) -> None:
-        deadline = monotonic() + self.options.seconds("startup")
-        while self._asked is None:
-            try:
-                await self._link.send(calls.prepare_partitions())
-                return
-            except DatabaseUnavailable as error:
-                if monotonic() >= deadline:
-                    raise
-                self._note_failure(error)
-            except (SchemaMismatch, BadArgument):
-                raise
-            except SokkaError as error:
-                # a role that may only work, or a lock: the sweep makes partitions too
-                log.warning("partitions were not prepared: %s", error)
-                return
-            await asyncio.sleep(self._engine.backoff.next_s())
+            self._call = asyncio.create_task(self._perform(command))
 
     async def _perform(self, call: words.Call) -> None:
-        try:
-            answer = await self._answer(call)
-        except SokkaError as error:
-            self._note_failure(error)
-            answer = words.CallFailed(
-                refused=isinstance(error, BadArgument),
-                sent=error.detail.get("sent") is not False,
-                message=str(error),
-            )
-        except Exception as error:
-            log.exception("a call of the worker broke")
-            self._note_failure(error)
-            answer = words.CallFailed(message=type(error).__name__)
-        else:
-            self._note_success()
-        self._tell(answer)
-
-    async def _answer(self, call: words.Call) -> words.Input:
-        if isinstance(call, words.Exchange):
-            return await self._exchange(call)
-        if isinstance(call, words.Sweep):
-            return await self._sweep()
-        if isinstance(call, words.MarkIdle):
-            mark = calls.mark_idle(tuple(self.limits), self.pid, MARK)
-            return words.Marked(await self._link.send(mark))
-        await self._link.send(calls.clear_idle(self.pid))
-        return words.Cleared()
-
-    async def _exchange(self, call: words.Exchange) -> words.Exchanged:
-        settlements = [
-            model.Settlement(s.task.task_id, s.task.token, s.verb, s.arg)
-            for s in call.settlements
-        ]
-        sent_at = monotonic()
-        batch = await self._link.send(calls.settle_and_reserve(
-            self.pid, settlements, call.topics, call.max_tasks, self._lease, call.limits
-        ))
-        # null ords tie in the answer's order; tokens were drawn in the queue's
-        leases = sorted(batch.leases, key=lambda task: task.token)
-        self._keeper.add([Hold(task.task_id, task.token, sent_at) for task in leases])
-        if self.feed.wanted:
-            self.feed.emit_all([narrate.about(events.Reserved, task) for task in leases])
-        answers = [Answer(v.verdict, v.detail) for v in batch.verdicts]
-        return words.Exchanged(sent_at, answers, leases)
-
-    async def _sweep(self) -> words.SweepDone:
-        report = await self._link.send(calls.sweep(SWEEP_BATCH))
-        changed = (report.woken, report.taken_back, report.expired, report.failed_lost)
-        if any(changed):
-            self.feed.emit(events.Swept(*changed))
-        due_in_s = None
-        if report.next_due_at is not None:
-            # our clock may be wrong: then the next sweep comes within a second anyway
-            due_in_s = (report.next_due_at - datetime.now(UTC)).total_seconds()
-        return words.SweepDone(report.woken + report.taken_back, due_in_s)
-
-    def _note_failure(self, error: Exception) -> None:
-        if self._failing_since is None:
-            self._failing_since = monotonic()
-            log.warning("the database does not serve this worker, trying on: %s", error)
-            self.feed.emit(events.Disconnected("desk", str(error)))
-
-    def _note_success(self) -> None:
-        if self._failing_since is not None:
-            after = monotonic() - self._failing_since
-            self._failing_since = None
-            log.info("the database serves again after %.1f s", after)
-            self.feed.emit(events.Reconnected("desk", after))
+        self._tell(await self._desk.perform(call))
 
     # --- notifications ----------------------------------------------------
 

@@ -8,6 +8,7 @@ that no fence guards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -83,6 +84,21 @@ def hold(ctx: SyncTaskContext) -> str:
         except SokkaError as refused:
             note(name, type(refused).__name__)
     return "A"
+
+
+@app.task(topic="t")
+async def deaf(ctx: TaskContext) -> None:
+    note("start", ctx.token)
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+@app.task(topic="t")
+def deaf_thread(ctx: SyncTaskContext) -> None:
+    note("start", ctx.token)
+    while True:
+        time.sleep(60)
 
 
 @app.task(topic="t")

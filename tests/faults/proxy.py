@@ -16,7 +16,8 @@ class BlackHole:
 
     ``swallow()``: from now on nothing passes in either direction, on old
     connections and new ones, and nobody is told. ``heal()``: what was held back
-    passes. ``cut()``: every connection ends. It runs on a thread of its own, so
+    passes. ``forget()``: connections that are open swallow for ever, new ones
+    pass. ``cut()``: every connection ends. It runs on a thread of its own, so
     a test may block its loop.
     """
 
@@ -40,6 +41,9 @@ class BlackHole:
     def heal(self) -> None:
         self._loop.call_soon_threadsafe(self._open.set)
 
+    def forget(self) -> None:
+        self._loop.call_soon_threadsafe(self._forget)
+
     def cut(self) -> None:
         self._loop.call_soon_threadsafe(self._cut)
 
@@ -59,10 +63,14 @@ class BlackHole:
         await self._stop.wait()
         server.close()
         self._cut()
-        self._open.set()
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _forget(self) -> None:
+        self._open.clear()
+        self._open = asyncio.Event()
+        self._open.set()
 
     def _cut(self) -> None:
         for writer in self._writers:
@@ -79,7 +87,10 @@ class BlackHole:
         try:
             server, upstream = await self._connect()
             self._writers |= {writer, upstream}
-            await asyncio.gather(self._pass(reader, upstream), self._pass(server, writer))
+            gate = self._open
+            await asyncio.gather(
+                self._pass(reader, upstream, gate), self._pass(server, writer, gate)
+            )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -95,9 +106,11 @@ class BlackHole:
             return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
         return await asyncio.open_connection(host, int(port))
 
-    async def _pass(self, source: asyncio.StreamReader, drain: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, source: asyncio.StreamReader, drain: asyncio.StreamWriter, gate: asyncio.Event
+    ) -> None:
         while data := await source.read(65536):
-            await self._open.wait()
+            await gate.wait()
             drain.write(data)
             await drain.drain()
         with contextlib.suppress(OSError):

@@ -183,7 +183,7 @@ async def test_a_revoked_lease_cancels_its_handler_and_the_worker_goes_on(
     assert found["result"] == "second"
     assert found["progress"] is None
     assert told == ["lost"]
-    assert len(seen.all(Lost)) == 1
+    assert [lost.reason.startswith("SK") for lost in seen.all(Lost)] == [True]
     assert len([r for r in caplog.records if "lost lease" in r.getMessage()]) == 1
 
 
@@ -263,6 +263,35 @@ async def test_a37_a_worker_cut_off_stops_its_handlers_and_recovers_by_itself(
     app.store.close()
     assert reasons == ["lost"]
     assert [row(task)["result"] for task in tasks] == ["second", "attempt 2"]
+
+
+async def test_connections_that_die_unnoticed_cost_neither_lease_nor_result(
+    hole: BlackHole, row: Row, seen: Seen
+) -> None:
+    app = Sokka(hole.url, observers=[seen])
+    go_on = asyncio.Event()
+
+    @app.task(topic="t")
+    async def slow(ctx: TaskContext) -> int:
+        await go_on.wait()
+        return ctx.attempt
+
+    task = slow.enqueue()
+    worker = app.worker("t", options=WorkerOptions(lease=3, grace=0))
+    run = asyncio.create_task(worker.run())
+    await until_async(lambda: seen.all(Started))
+    first = row(task)["lease_expires_at"]
+    await until_async(lambda: row(task)["lease_expires_at"] > first)
+    hole.forget()
+    await until_async(lambda: seen.all(Reconnected, part="keeper"))
+    go_on.set()
+    found = await ended(row, task)
+    worker.stop(now=True)
+    await run
+    await app.async_store.close()
+    app.store.close()
+    assert found["result"] == 1
+    assert not seen.all(Lost)
 
 
 async def test_a58_a_stop_leaves_no_task_without_an_owner(

@@ -98,7 +98,7 @@ def test_a06_a_signal_lets_handlers_end_with_their_lease_kept_alive(
     assert len(worker.noted("start")) == 1
 
 
-def test_a06_after_the_grace_period_the_task_goes_back_and_another_finishes_it(
+def test_a06_after_the_grace_period_the_task_goes_back_with_its_attempt(
     start: Start, store: PgTaskStore, row: Row
 ) -> None:
     task = store.create_task("t", {"seconds": 60}, kind="wait_for")
@@ -108,6 +108,18 @@ def test_a06_after_the_grace_period_the_task_goes_back_and_another_finishes_it(
     assert first.wait() == 0
     assert (row(task)["status"], row(task)["pid"], row(task)["attempt"]) == ("starting", None, 0)
     assert [words[2] for words in first.noted("cancelled")] == ["stop"]
+
+
+def test_a_handler_that_takes_no_cancellation_does_not_keep_its_process(
+    start: Start, store: PgTaskStore, row: Row
+) -> None:
+    task = store.create_task("t", kind="deaf")
+    stuck = store.create_task("t", kind="deaf_thread")
+    worker = start("--topics", "t", "--grace", "0s").serving()
+    until(lambda: len(worker.noted("start")) == 2)
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert [row(each)["status"] for each in (task, stuck)] == ["starting", "starting"]
 
 
 def test_a06_a_second_signal_stops_at_once(start: Start, store: PgTaskStore, row: Row) -> None:

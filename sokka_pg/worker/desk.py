@@ -1,0 +1,136 @@
+"""The calls that the engine asks for, made on the desk's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+from sokka_pg import calls, events, model
+from sokka_pg.engine import words
+from sokka_pg.engine.backoff import Backoff
+from sokka_pg.engine.leases import Hold
+from sokka_pg.engine.words import Answer
+from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError
+from sokka_pg.events import EventFeed
+from sokka_pg.lease_keeper import LeaseKeeper
+from sokka_pg.worker import narrate
+from sokka_pg.worker.link import Link
+
+log = logging.getLogger("sokka_pg.worker")
+
+SWEEP_BATCH = 500
+MARK = timedelta(seconds=60)
+
+
+class Desk:
+    """Makes a call and says what came of it, whatever came."""
+
+    def __init__(
+        self, pid: str, topics: tuple[str, ...], lease: timedelta,
+        keeper: LeaseKeeper, feed: EventFeed, link: Link,
+    ) -> None:
+        self._pid, self._topics, self._lease = pid, topics, lease
+        self._keeper, self._feed, self._link = keeper, feed, link
+        self._failing_since: float | None = None
+
+    async def open(self, patience_s: float, given_up: Callable[[], bool]) -> None:
+        """Reach the database and prepare partitions.
+
+        Tries for ``patience_s``, then raises DatabaseUnavailable; returns early
+        if ``given_up``. Raises SchemaMismatch at once.
+        """
+        deadline, backoff = monotonic() + patience_s, Backoff()
+        while not given_up():
+            try:
+                await self._link.send(calls.prepare_partitions())
+            except DatabaseUnavailable as error:
+                if monotonic() >= deadline:
+                    raise
+                self._note_failure(error)
+                await asyncio.sleep(backoff.next_s())
+            except (SchemaMismatch, BadArgument):
+                raise
+            except SokkaError as error:
+                # a role that may only work, or a lock: the sweep makes partitions too
+                log.warning("partitions were not prepared: %s", error)
+                return
+            else:
+                return
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def perform(self, call: words.Call) -> words.Input:
+        """The answer to a call of the engine; a failure is an answer too."""
+        try:
+            answer = await self._answer(call)
+        except SokkaError as error:
+            self._note_failure(error)
+            return words.CallFailed(
+                refused=isinstance(error, BadArgument),
+                sent=error.detail.get("sent") is not False,
+                message=str(error),
+            )
+        except Exception as error:
+            log.exception("a call of the worker broke")
+            self._note_failure(error)
+            return words.CallFailed(message=type(error).__name__)
+        self._note_success()
+        return answer
+
+    async def _answer(self, call: words.Call) -> words.Input:
+        if isinstance(call, words.Exchange):
+            return await self._exchange(call)
+        if isinstance(call, words.Sweep):
+            return await self._sweep()
+        if isinstance(call, words.MarkIdle):
+            mark = calls.mark_idle(self._topics, self._pid, MARK)
+            return words.Marked(await self._link.send(mark))
+        await self._link.send(calls.clear_idle(self._pid))
+        return words.Cleared()
+
+    async def _exchange(self, call: words.Exchange) -> words.Exchanged:
+        settlements = [
+            model.Settlement(s.task.task_id, s.task.token, s.verb, s.arg)
+            for s in call.settlements
+        ]
+        sent_at = monotonic()
+        batch = await self._link.send(calls.settle_and_reserve(
+            self._pid, settlements, call.topics, call.max_tasks, self._lease, call.limits
+        ))
+        # the answer is ordered by settlement, new leases in no order; tokens were
+        # drawn in the queue's
+        leases = sorted(batch.leases, key=lambda task: task.token)
+        self._keeper.add([Hold(task.task_id, task.token, sent_at) for task in leases])
+        if self._feed.wanted:
+            self._feed.emit_all([narrate.about(events.Reserved, task) for task in leases])
+        answers = [Answer(v.verdict, v.detail) for v in batch.verdicts]
+        return words.Exchanged(sent_at, answers, leases)
+
+    async def _sweep(self) -> words.SweepDone:
+        report = await self._link.send(calls.sweep(SWEEP_BATCH))
+        changed = (report.woken, report.taken_back, report.expired, report.failed_lost)
+        if any(changed):
+            self._feed.emit(events.Swept(*changed))
+        due_in_s = None
+        if report.next_due_at is not None:
+            # our clock may be wrong: then the next sweep comes within a second anyway
+            due_in_s = (report.next_due_at - datetime.now(UTC)).total_seconds()
+        return words.SweepDone(report.woken + report.taken_back, due_in_s)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Once per outage, however long it lasts."""
+        if self._failing_since is None:
+            self._failing_since = monotonic()
+            log.warning("the database does not serve this worker, trying on: %s", error)
+            self._feed.emit(events.Disconnected("desk", str(error)))
+
+    def _note_success(self) -> None:
+        if self._failing_since is not None:
+            after = monotonic() - self._failing_since
+            self._failing_since = None
+            log.info("the database serves again after %.1f s", after)
+            self._feed.emit(events.Reconnected("desk", after))
