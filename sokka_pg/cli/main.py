@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -30,8 +30,15 @@ app.add_typer(topic.app, name="topic")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        answer({}, version("sokka-pg"), as_json=False)
+        answer({}, _version(), as_json=False)
         raise typer.Exit
+
+
+def _version() -> str:
+    try:
+        return version("sokka-pg")
+    except PackageNotFoundError:
+        return "not installed: run from a checkout"
 
 
 @app.callback()
