@@ -19,7 +19,7 @@ begin;
 grant usage on schema :"schema" to :"producer";
 grant execute on function
     :"schema".create_task, :"schema".create_tasks, :"schema".cancel_task,
-    :"schema".topic_hash, :"schema".schema_version
+    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"producer";
 \endif
 
@@ -37,7 +37,7 @@ grant execute on function
     :"schema".assert_lease, :"schema".advance_fence, :"schema".get_task,
     :"schema".mark_idle, :"schema".clear_idle,
     :"schema".sweep, :"schema".prepare_partitions, :"schema".apply_retention,
-    :"schema".topic_hash, :"schema".schema_version
+    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"worker";
 \endif
 
@@ -49,8 +49,8 @@ grant select on :"schema".task_history, :"schema".topic_stats, :"schema".live_le
     to :"viewer";
 -- A view's reader needs the functions that the view calls: open_fences asks the clock.
 grant execute on function
-    :"schema".list_tasks, :"schema".list_leased_tasks, :"schema".clock,
-    :"schema".topic_hash, :"schema".schema_version
+    :"schema".list_tasks, :"schema".list_leased_tasks,
+    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"viewer";
 \endif
 
@@ -66,8 +66,8 @@ grant execute on function
     :"schema".list_leased_tasks, :"schema".cancel_task, :"schema".revoke_lease,
     :"schema".resubmit_task, :"schema".pause_topic, :"schema".resume_topic,
     :"schema".set_topic, :"schema".raise_token_epoch, :"schema".sweep,
-    :"schema".prepare_partitions, :"schema".apply_retention, :"schema".clock,
-    :"schema".topic_hash, :"schema".schema_version
+    :"schema".prepare_partitions, :"schema".apply_retention,
+    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"operator";
 \endif
 

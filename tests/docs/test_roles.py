@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from sokka_pg import PgTaskStore, Sokka, TaskContext, WorkerOptions
 from sokka_pg import schema as sql_files
 from tests.docs.surface import functions, relations
 from tests.servers import Server
@@ -17,7 +20,7 @@ STEERING = {
     "raise_token_epoch", "sweep", "prepare_partitions", "apply_retention",
 }  # fmt: skip
 LISTING = {"list_tasks", "list_leased_tasks"}
-ANYBODY = {"topic_hash", "schema_version"}
+ANYBODY = {"clock", "topic_hash", "schema_version"}
 MAY_CALL = {
     "producer": {"create_task", "create_tasks", "cancel_task"} | ANYBODY,
     "worker": {
@@ -27,8 +30,8 @@ MAY_CALL = {
         "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
         "clear_idle", "sweep", "prepare_partitions", "apply_retention",
     } | ANYBODY,
-    "viewer": LISTING | ANYBODY | {"clock"},
-    "operator": LISTING | STEERING | ANYBODY | {"get_task", "list_group", "clock"},
+    "viewer": LISTING | ANYBODY,
+    "operator": LISTING | STEERING | ANYBODY | {"get_task", "list_group"},
 }  # fmt: skip
 MAY_READ = {
     "producer": set(), "worker": set(), "viewer": READABLE,
@@ -114,6 +117,36 @@ def test_the_roles_do_their_work_from_end_to_end(
         act("producer", "select sokka.cancel_task(%s)", again)
         act("operator", "update sokka.settings set notify = false returning notify")
         act("worker", "select woken from sokka.sweep()")
+
+
+async def test_a_worker_and_a_producer_in_python_need_no_more(
+    database: str, schema: str, roles: Roles
+) -> None:
+    def url(job: str) -> str:
+        return make_conninfo(database, options=f"-c role={roles[job]}")
+
+    app = Sokka(url("worker"), schema)
+
+    @app.task(topic="mail", max_losses=1)
+    async def send(to: str, context: TaskContext) -> None:
+        await context.progress({"to": to})
+        await context.checkpoint(1)
+        async with context.transaction(terminate=True) as fenced:
+            fenced.result = "sent"
+
+    worker = app.worker("mail", options=WorkerOptions(lease=5, grace=5))
+    running = asyncio.create_task(worker.run())
+    with PgTaskStore(url("producer"), schema) as producer:
+        made = producer.create_task("mail", {"to": "ann"}, kind="send")
+    with PgTaskStore(url("operator"), schema) as operator:
+        async with asyncio.timeout(30):
+            while not (task := operator.task(made.task_id)).status.final:
+                await asyncio.sleep(0.05)
+        assert (task.status, task.result) == ("terminated", "sent")
+        assert [event.event for event in operator.history(made.task_id)][-1] == "terminated"
+        assert operator.topics() == []
+    worker.stop()
+    await running
 
 
 @pytest.mark.parametrize(
