@@ -48,7 +48,6 @@ class AnyContext:
         """``lost``, ``timeout``, ``cancel`` or ``stop``, once the handler is to stop."""
         self.terminated = False
         """Whether a transaction of this handler ended the task."""
-        self.terminating = False
         self._open = False
         self._on_lost = on_lost
         self._flag: threading.Event | None = None
@@ -115,15 +114,15 @@ class AnyContext:
     def transaction_open(self) -> bool:
         return self._open
 
-    def _enter(self, terminate: bool) -> None:
+    def _enter(self) -> None:
         if self._open:
             raise UsageError("this task already has a fenced transaction open")
         if self.terminated:
             raise UsageError("this task was ended by an earlier transaction")
-        self._open, self.terminating = True, terminate
+        self._open = True
 
     def _leave(self) -> None:
-        self._open = self.terminating = False
+        self._open = False
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -177,7 +176,7 @@ class TaskContext(AnyContext):
         commit, with its ``result``; the handler's return value then counts for
         nothing. Raises LeaseLost, and nothing was written.
         """
-        self._enter(terminate)
+        self._enter()
         try:
             with self._watching():
                 async with self._store.transaction(self.lease, terminate=terminate) as block:
@@ -225,7 +224,7 @@ class SyncTaskContext(AnyContext):
         self, *, terminate: bool = False
     ) -> Iterator[FencedTransaction[Connection[Any]]]:
         """Like ``TaskContext.transaction``."""
-        self._enter(terminate)
+        self._enter()
         try:
             with self._watching(), self._store.transaction(
                 self.lease, terminate=terminate

@@ -34,13 +34,13 @@ from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.leases import SHORTEST_LEASE_S, Hold, LeaseBook
 from sokka_pg.errors import BadArgument, SokkaError
 from sokka_pg.events import Disconnected, EventFeed, Extended, Reconnected
-from sokka_pg.model import ExtendVerdict
+from sokka_pg.model import ExtendVerdict, Status
 from sokka_pg.translate import from_psycopg
 
 log = logging.getLogger("sokka_pg.worker")
 
 LOST_VERDICTS = frozenset({"SK001", "SK002", "SK003", "SK004", "SK005", "SK006"})
-SHORTEST_HURRY_S = 0.05
+ALREADY_DONE = "SK002"
 SHORTEST_CALL_S = 0.1
 
 
@@ -172,7 +172,8 @@ class LeaseKeeper:
 
     def _answered(self, due: list[Hold], verdicts: list[ExtendVerdict], sent_at: float) -> None:
         self._recovered()
-        lost, cancelled, kept = [], [], []
+        lost: list[tuple[Hold, str]] = []
+        cancelled, kept = [], []
         with self._lock:
             for hold, verdict in zip(due, verdicts, strict=False):
                 if verdict.verdict == "ok":
@@ -181,14 +182,25 @@ class LeaseKeeper:
                         hold.cancel_told = True
                         cancelled.append(hold.token)
                 elif verdict.verdict in LOST_VERDICTS and hold.token in self._book:
-                    lost.append((hold.token, verdict.verdict))
+                    lost.append((hold, verdict.verdict))
             self._book.renewed(kept, sent_at)
-            self._book.drop([token for token, _ in lost])
+            self._book.drop([hold.token for hold, _ in lost])
         self._feed.emit(Extended(len(kept), self._clock() - sent_at))
-        for token, verdict_code in lost:
-            self._ward.lease_lost(token, verdict_code)
+        for hold, verdict_code in lost:
+            if verdict_code != ALREADY_DONE or not self._ended_by_us(hold):
+                self._ward.lease_lost(hold.token, verdict_code)
         for token in cancelled:
             self._ward.cancel_requested(token)
+
+    def _ended_by_us(self, hold: Hold) -> bool:
+        """Whether a handler ended its task itself and goes on: that is no loss."""
+        try:
+            found = self._line.run(calls.get_task(hold.task_id))
+        except SokkaError:
+            return False
+        return found is not None and (found.status, found.pid, found.token) == (
+            Status.TERMINATED, self._pid, hold.token
+        )
 
     def _failed(self, error: Exception) -> None:
         if self._failing_since is None and not self._closed:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import count
 
 from sokka_pg.engine.words import Answer, Settlement, Verb
-from sokka_pg.model import LeasedTask
 
 TRY_AGAIN = frozenset({"55P03", "40001", "40P01", "57014"})
 """Somebody holds the row, or the statement was a victim: nothing is wrong."""
@@ -104,19 +103,19 @@ class Outbox:
 
 
 def is_own_success(settlement: Settlement, answer: Answer) -> bool:
-    """Whether a refusal only says that this very settlement was written before."""
+    """Whether a refusal only says that this lease ended its task before: an answer
+    that was lost, or a transaction of the handler's own."""
     if answer.verdict == "ok":
         return True
     detail = answer.detail or {}
     if answer.verdict == ALREADY_DONE:
-        return owns(settlement.task, detail.get("pid"), detail.get("token"))
+        task, status = settlement.task, detail.get("status")
+        ours = (detail.get("pid"), detail.get("token")) == (task.pid, task.token)
+        # a lease that ran out may have been ours too: then the sweep failed the task
+        return ours and (status == "terminated" or settlement.verb is Verb.FAIL)
     return settlement.uncertain and settlement.verb in (
         Verb.RETRY, Verb.SNOOZE, Verb.RELEASE
     )
-
-
-def owns(task: LeasedTask, pid: object, token: object) -> bool:
-    return pid == task.pid and token == task.token
 
 
 def unwritable(settlement: Settlement, message: str) -> Settlement:

@@ -245,8 +245,6 @@ class Worker:
         """The lease is over: raise the handler's flag now, the rest on the loop."""
         attempt = self._runner.get(token)
         if attempt is not None:
-            if reason == "SK002" and (attempt.context.terminating or attempt.context.terminated):
-                return  # its own transaction ended the task
             attempt.context.tell_to_stop(Reason.LOST)
         self._soon(self._lost_on_loop, token, reason)
 

@@ -34,7 +34,8 @@ def settled(outcomes: Iterable[tuple[Settlement, Answer]], feed: EventFeed) -> N
 
 def _accepted(settlement: Settlement, answer: Answer) -> TaskEvent:
     task, took = settlement.task, settlement.duration_s
-    if settlement.verb is Verb.TERMINATE:
+    status = (answer.detail or {}).get("status")
+    if settlement.verb is Verb.TERMINATE or status == "terminated":
         return about(events.Finished, task, duration_s=took)
     if settlement.verb is Verb.RELEASE:
         return about(events.Released, task, reason=settlement.reason)
@@ -42,8 +43,7 @@ def _accepted(settlement: Settlement, answer: Answer) -> TaskEvent:
         if settlement.reason == "unknown_kind":
             return about(events.UnknownKind, task, delay_s=settlement.arg)
         return about(events.SnoozedEvent, task, delay_s=settlement.arg, duration_s=took)
-    again = (answer.detail or {}).get("status") == "snoozed"
-    kind = events.Retried if again else events.Failed
+    kind = events.Retried if status == "snoozed" else events.Failed
     return about(kind, task, code=code_of(settlement), duration_s=took)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from sokka_pg import Fail, Retry, Snooze, Sokka, SyncTaskContext, TaskContext
-from sokka_pg.events import Abandoned, CancelRequested, Finished, Started, UnknownKind
+from sokka_pg.events import Abandoned, CancelRequested, Finished, Lost, Started, UnknownKind
 from tests.faults import handlers
 from tests.faults.conftest import Working
 from tests.faults.waiting import Seen, until_async
@@ -332,6 +332,23 @@ async def test_an_effect_and_the_end_of_its_task_are_one_commit(
         await until_async(lambda: len(seen.all(Finished)) == 2)
     assert [r["result"] for r in rows] == [{"paid": 1}, {"paid": 2}]
     assert conn.execute("select array_agg(n order by n) from paid").fetchone() == ([1, 2],)
+
+
+async def test_a_handler_that_ends_its_task_through_the_store_goes_on_undisturbed(
+    app: Sokka, working: Working, row: Row, seen: Seen
+) -> None:
+    @app.task(topic="t")
+    async def by_itself(ctx: TaskContext) -> str:
+        await app.async_store.terminate(ctx.lease, result="by itself")
+        await asyncio.sleep(0.5)
+        assert not ctx.cancelled
+        raise RuntimeError("too late to count")
+
+    task = by_itself.enqueue()
+    async with working("t", lease=0.5):
+        await until_async(lambda: seen.all(Finished))
+    assert row(task)["result"] == "by itself"
+    assert not seen.all(Lost)
 
 
 async def test_a_checkpoint_is_handed_to_the_next_attempt(

@@ -311,8 +311,16 @@ def test_an_answer_that_was_lost_is_known_as_our_own_success_by_pid_and_token() 
     it, a = desk(slots=1), leased()
     it.answer([a])
     it.tell(it.end(a))
-    it.answer([], Answer("SK002", {"pid": a.pid, "token": a.token}))
+    it.answer([], Answer("SK002", {"status": "terminated", "pid": a.pid, "token": a.token}))
     assert it.only(words.Settled).outcomes[0][1].verdict == "ok"
+
+
+def test_a_task_that_was_failed_for_our_lost_lease_is_no_success_of_ours() -> None:
+    it, a = desk(slots=1), leased()
+    it.answer([a])
+    it.tell(it.end(a))
+    it.answer([], Answer("SK002", {"status": "failed", "pid": a.pid, "token": a.token}))
+    assert it.only(words.Settled).outcomes[0][1].verdict == "SK002"
 
 
 def test_another_owners_end_is_a_refusal() -> None:
