@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sokka_pg.cli import bench, demo, doctor, enqueue, migrate, options, pg, task, topic
+from sokka_pg.cli import bench, demo, doctor, enqueue, migrate, options, pg, task, topic, worker
 from sokka_pg.cli.output import EXIT_CODES, CommandGroup, answer
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(pg.app, name="pg")
 enqueue.register(app)
+worker.register(app)
 demo.register(app)
 doctor.register(app)
 bench.register(app)

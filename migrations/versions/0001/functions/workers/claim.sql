@@ -92,7 +92,10 @@ begin
         v_full_at := extract(epoch from sokka.clock());
         select l.p_positions, l.task_ids into v_positions, v_ids
           from sokka.lock_ready(p_topic, p_max, v_from_left) l;
-        v_took := extract(epoch from sokka.clock()) - v_full_at;
+        -- At most twice what it was, so that one scan held up by a busy machine
+        -- does not put off the next ones.
+        v_took := least(extract(epoch from sokka.clock()) - v_full_at,
+            2 * greatest(v_took, 0.0005));
     end if;
     perform sokka.set_scan_hint(v_key, jsonb_build_object(
         'p', v_positions::text, 'at', v_full_at, 'took', v_took));
