@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
@@ -222,6 +222,11 @@ class Sokka:
         self._schema = check_name(schema) if schema is not None else self._schema
         self._store = self._async_store = None
 
+    def connect_through_pooler(self) -> None:
+        """Expect a transaction-mode pooler from now on, as ``ConnectionOptions(pooler=True)``."""
+        self._connections = replace(self._connections or ConnectionOptions(), pooler=True)
+        self._store = self._async_store = None
+
     @overload
     def task(self, handler: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
     @overload
@@ -299,8 +304,9 @@ class Sokka:
         options: WorkerOptions | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
-        """Run a worker in this thread until SIGTERM or SIGINT: the first lets
-        handlers end within the grace period, the second stops them now."""
+        """Run a worker until SIGTERM or SIGINT: the first lets handlers end within
+        the grace period, the second stops them now. In the main thread: only
+        there does Python take signals."""
         self.run(self.worker(topics, pid=pid, options=options, observers=observers))
 
     def run(self, worker: Worker) -> None:

@@ -80,6 +80,11 @@ def worker(
     listen: Annotated[
         bool, typer.Option("--listen/--no-listen", help="Be notified of tasks, or only poll.")
     ] = True,
+    pooler: Annotated[
+        bool,
+        typer.Option("--pooler", help="A transaction-mode pooler such as PgBouncer stands "
+                     "before the database."),
+    ] = False,
     pid: Annotated[
         str | None,
         typer.Option("--pid", help="Identity; must be unique. Default: host, process, chance.",
@@ -103,6 +108,8 @@ def worker(
         concurrency=concurrency, prefetch=prefetch, listen=listen,
     ).checked()
     with _app(ctx, app) as found:
+        if pooler:
+            found.connect_through_pooler()
         made = found.worker(topics, pid=pid, options=chosen)
         found.run(made)
     answer({"pid": made.pid, "stopped": True}, f"worker {made.pid} stopped", as_json=json_log)

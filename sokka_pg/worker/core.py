@@ -1,8 +1,9 @@
 """A worker in one event loop: the engine decides, this obeys.
 
 Three connections: the desk (reserve, settle, sweep), the lease keeper and the
-listener; handlers use the app's pools. None of them is in a transaction while
-a handler runs, except one that the handler asked for.
+listener, and a fourth while retention is applied; handlers use the app's pools.
+None of them is in a transaction while a handler runs, except one that the
+handler asked for.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sokka_pg.runner.children import Children
 from sokka_pg.wakeup import Signals, Wakeup
 from sokka_pg.worker import narrate
 from sokka_pg.worker.desk import MARK, Desk
+from sokka_pg.worker.housekeeping import keep_house
 from sokka_pg.worker.link import Link
 from sokka_pg.worker.options import WorkerOptions, new_pid, parse_topics
 
@@ -147,11 +149,15 @@ class Worker:
         log.info("worker %s serves %s", self.pid, ", ".join(self.limits))
         try:
             async with self._wakeup() as wakeup:
-                listening = asyncio.create_task(self._hear(wakeup))
+                aside = (
+                    asyncio.create_task(self._hear(wakeup)),
+                    asyncio.create_task(keep_house(self._url, self._schema, self._connections)),
+                )
                 try:
                     await self._decide()
                 finally:
-                    listening.cancel()
+                    for task in aside:
+                        task.cancel()
         finally:
             if self._call is not None:
                 self._call.cancel()

@@ -130,17 +130,20 @@ def test_the_given_id_of_a_live_task_is_never_forgotten(fresh: Queue, clock: Clo
     assert fresh.refused("create_task", topic="t", task_id=task_id).sqlstate == "SK008"
 
 
-def test_a_new_task_under_a_forgotten_id_has_a_history_of_its_own(
-    fresh: Queue, clock: Clock
-) -> None:
-    """Past leases of the old one are still there, beside those of a task that is kept."""
+def test_an_id_is_in_use_as_long_as_the_history_knows_it(fresh: Queue, clock: Clock) -> None:
+    """Past leases stay beside those of a task that is kept longer: a new task would inherit them."""
     fresh.call("set_topic", topic="short", retention="1 day")
     task_id = uuid4()
     finished(fresh, "short", task_id=task_id)
     finished(fresh, "long")
     clock.advance("9 days")
     apply(fresh)
-    fresh.create("short", task_id=task_id)
+    assert not known(fresh, task_id)
+    assert fresh.refused("create_task", topic="short", task_id=task_id).sqlstate == "SK008"
+    clock.advance("60 days")
+    fresh.one("sweep")
+    apply(fresh)
+    assert fresh.create("short", task_id=task_id) == task_id
     assert fresh.events(task_id) == ["created"]
 
 

@@ -20,17 +20,12 @@ begin
 end
 $$;
 
--- guarded_relations: the table and, for TRUNCATE, each of its partitions: row
--- triggers pass on to partitions, statement triggers do not.
-create function sokka.guarded_relations(p_table regclass) returns setof regclass
-language sql stable as $$
-    select p_table union select t.relid from pg_partition_tree(p_table) t
-$$;
-
 -- guard_table: refuse unfenced insert, update, delete and truncate on this table
 -- and its partitions from now on. Calling it again is harmless, and covers
--- TRUNCATE on partitions made since.
--- Needs: to own the table. Runs with the caller's rights.
+-- TRUNCATE on partitions made since: row triggers pass on to partitions, statement
+-- triggers do not.
+-- Needs: to own the table. Runs with the caller's rights, and so uses none of the
+--        schema's inner functions.
 create function sokka.guard_table(p_table regclass) returns void
 language plpgsql
 set search_path = pg_catalog, sokka, pg_temp
@@ -41,7 +36,8 @@ begin
     perform sokka.unguard_table(p_table);
     execute format('create trigger %I before insert or update or delete on %s '
         'for each row execute function sokka.check_fence()', 'sokka' || '_guard_rows', p_table);
-    for v_relation in select sokka.guarded_relations(p_table) loop
+    for v_relation in
+        select p_table union select t.relid from pg_partition_tree(p_table) t loop
         execute format('create trigger %I before truncate on %s '
             'for each statement execute function sokka.check_fence()',
             'sokka' || '_guard_truncate', v_relation);
@@ -58,9 +54,13 @@ as $$
 declare
     v_relation regclass;
 begin
-    perform sokka.check_not_null('table', p_table is null);
+    if p_table is null then
+        raise exception using errcode = '22023', message = 'table must not be null',
+            detail = '{"argument": "table", "rule": "must not be null"}';
+    end if;
     execute format('drop trigger if exists %I on %s', 'sokka' || '_guard_rows', p_table);
-    for v_relation in select sokka.guarded_relations(p_table) loop
+    for v_relation in
+        select p_table union select t.relid from pg_partition_tree(p_table) t loop
         execute format('drop trigger if exists %I on %s', 'sokka' || '_guard_truncate', v_relation);
     end loop;
 end

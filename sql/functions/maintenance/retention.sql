@@ -70,6 +70,7 @@ $$;
 -- apply_retention: one bounded step; call it until all it returns is busy, or nothing. A finished
 -- task is kept for its topic's retention at least, and until its week is past.
 -- Returns what was done to which partition; 'busy': somebody reads it, try later.
+--         Nothing while another caller is at it.
 -- Raises: 22023.   Locks: a dropped partition and its parent, waiting 200 ms at most.
 create function sokka.apply_retention(p_max_rows integer default 10000)
 returns table (partition text, action text, rows bigint)
@@ -86,6 +87,10 @@ begin
     perform sokka.check_not_null('max_rows', p_max_rows is null);
     if p_max_rows not between 1 and 100000 then
         perform sokka.refuse_argument('max_rows', 'must be from 1 to 100000');
+    end if;
+    -- One caller at a time: the others would wait for partitions that are gone.
+    if not pg_try_advisory_xact_lock('sokka.settings'::regclass::oid::integer, 2) then
+        return;
     end if;
     for v_past in
         select o.parent, p.name

@@ -308,15 +308,18 @@ begin
 end
 $$;
 
--- refuse_finished_ids: an id made here for a task that has finished since. Looked
--- up after the insert, which waits for such a finish.
+-- refuse_finished_ids: an id made here for a task that has finished since, or one
+-- that a forgotten task left in the history. Looked up after the insert, which waits
+-- for such a finish.
 create function sokka.refuse_finished_ids(p_specs sokka.task_spec[]) returns void
 language plpgsql as $$
 declare
     v_taken record;
 begin
     select u.task_id, u.ord into v_taken from unnest(p_specs) u
-     where u.given and exists (select from sokka.finished_tasks f where f.task_id = u.task_id)
+     where u.given
+       and (exists (select from sokka.finished_tasks f where f.task_id = u.task_id)
+            or exists (select from sokka.past_leases p where p.task_id = u.task_id))
      limit 1;
     if found then
         perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord);
