@@ -131,7 +131,7 @@ def test_the_given_id_of_a_live_task_is_never_forgotten(fresh: Queue, clock: Clo
 
 
 def test_an_id_is_in_use_as_long_as_the_history_knows_it(fresh: Queue, clock: Clock) -> None:
-    """Past leases stay beside those of a task that is kept longer: a new task would inherit them."""
+    """Its past leases stay beside those of a task kept longer: a new one would inherit them."""
     fresh.call("set_topic", topic="short", retention="1 day")
     task_id = uuid4()
     finished(fresh, "short", task_id=task_id)
