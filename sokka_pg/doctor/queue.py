@@ -169,7 +169,9 @@ LEASES_AND_SUCH = (
     Check(
         "token epoch",
         "after a crash, restore or promotion the sequence may have gone back",
-        "select incarnation, sokka.incarnation() as present from sokka.token_epoch",
+        "select case when is_called then last_value end as incarnation,"
+        " sokka.incarnation_hash() as present"
+        " from sokka.incarnation_seq",
         _epoch,
     ),
 )

@@ -11,11 +11,7 @@ create sequence sokka.queue_pos_seq as bigint cache 1;
 -- twice a second would grow a chain of dead versions under a held snapshot.
 create sequence sokka.swept_at_seq as bigint cache 1;
 
--- The server's identity when a token was last drawn. While it is the same the
--- sequence can be trusted; see functions/core/next_tokens.sql.
-create table sokka.token_epoch (
-    one_row     boolean primary key default true check (one_row),
-    incarnation text,
-    raised_at   timestamptz
-);
-insert into sokka.token_epoch default values;
+-- A hash of the server's identity when a token was last drawn. While it is the same
+-- the tokens can be trusted; see functions/core/tokens.sql. A sequence, so that
+-- noting it holds nobody up until a transaction ends.
+create sequence sokka.incarnation_seq as bigint minvalue -9223372036854775808 cache 1;

@@ -57,11 +57,11 @@ create table sokka.tasks (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- A unique index on the token is what makes a fence hold by structure: an
+-- A unique index on the token, not a partial one, is what makes a fence hold by structure: an
 -- update that changes a uniquely indexed column takes a key-strength row lock,
 -- so even a take-over that forgot its FOR UPDATE waits for an open fence. Its
 -- order is the order of grants, which the sweep uses to find expired leases.
-create unique index tasks_token on sokka.tasks (token) where token is not null;
+create unique index tasks_token on sokka.tasks (token);
 create index tasks_ready on sokka.tasks (topic, priority, queue_pos) where status = 'starting';
 create index tasks_wake on sokka.tasks (run_at, task_id) where status = 'snoozed';
 create index tasks_deadline on sokka.tasks (expires_at)

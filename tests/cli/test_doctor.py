@@ -228,7 +228,7 @@ def test_looking_changes_nothing(sokka: Sokka, db: str, conn: psycopg.Connection
         store.reserve_task("mail", "worker-1")
     state = (
         "select (select string_agg(t::text, '') from sokka.tasks t),"
-        " (select last_value from sokka.token_seq), (select e::text from sokka.token_epoch e),"
+        " (select last_value from sokka.token_seq), (select last_value from sokka.incarnation_seq),"
         " (select count(*) from pg_namespace), (select count(*) from pg_class)"
     )
     before = conn.execute(state).fetchone()

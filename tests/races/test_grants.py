@@ -55,7 +55,7 @@ def test_the_first_grant_after_a_start_holds_nobody_up(
     queue: Queue, opened: Session, other: Session
 ) -> None:
     """It records where the server runs; its transaction may stay open for long."""
-    queue.execute("update sokka.token_epoch set incarnation = 'another life'")
+    queue.execute("select setval('sokka.incarnation_seq', 1)")
     for _ in range(2):
         queue.create("t")
     (first,) = opened.call("reserve_task", topic="t", pid="w1", lease="1 hour")
@@ -67,7 +67,7 @@ def test_the_first_grant_after_a_start_holds_nobody_up(
 def test_tokens_rise_above_a_first_grant_that_was_rolled_back(
     queue: Queue, opened: Session, other: Session
 ) -> None:
-    queue.execute("update sokka.token_epoch set incarnation = 'another life'")
+    queue.execute("select setval('sokka.incarnation_seq', 1)")
     queue.create("t")
     (first,) = opened.call("reserve_task", topic="t", pid="w1", lease="1 hour")
     opened.rollback()

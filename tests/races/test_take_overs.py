@@ -118,7 +118,7 @@ def test_a_reserve_passes_by_what_another_is_taking(
     assert taken.task_id == first
 
 
-def test_a_sweep_does_nothing_while_another_sweeps(
+def test_a_sweep_leaves_alone_what_another_is_taking_back(
     queue: Queue, opened: Session, other: Session, clock: Clock
 ) -> None:
     clock.stop()

@@ -62,6 +62,13 @@ class Model:
         self.status, self.code = status, code
         self.events.append((status, self.pid if owned else None, self.token if owned else None))
 
+    def revoked(self) -> None:
+        self.events.append(("revoked", self.pid, self.token))
+        if self.cancel_requested:
+            self.finish("failed", "cancelled", owned=False)
+        else:
+            self.status = "starting"
+
     def lost(self) -> None:
         self.events.append(("lease_lost", self.pid, self.token))
         self.losses += 1
@@ -149,10 +156,10 @@ class Walk:
 
     def retry(self) -> None:
         self.verb("retry_task", error=ERROR, delay="3 s")
+        self.model.failures += 1
         if self.model.cancel_requested:
             self.model.finish("failed", "cancelled")
             return
-        self.model.failures += 1
         if self.model.failures >= self.model.max_attempts:
             self.model.finish("failed", "boom")
             return
@@ -166,7 +173,7 @@ class Walk:
             self.model.events.append(("revoked", None, None))
             self.model.status = "starting"
         else:
-            self.model.end_lease("revoked", "starting")
+            self.model.revoked()
 
     def wake(self) -> None:
         self.clock.advance("5 s")
@@ -193,4 +200,5 @@ class Walk:
 
     def fail(self) -> None:
         self.verb("fail_task", error=ERROR)
+        self.model.failures += 1
         self.model.finish("failed", "boom")

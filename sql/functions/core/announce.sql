@@ -10,7 +10,9 @@ $$;
 
 -- announce: wake whoever sleeps on these topics when the transaction commits.
 -- The shared lock orders it against mark_idle: either the mark is seen here, or
--- the worker sees the committed task in the poll that follows its mark.
+-- the worker sees the committed task in the poll that follows its mark. A worker
+-- that is marking itself at this moment listens already: it is notified unseen,
+-- and nobody waits for it.
 create function sokka.announce(p_topics text[]) returns void
 language plpgsql as $$
 declare
@@ -20,10 +22,10 @@ begin
         return;
     end if;
     foreach v_topic in array p_topics loop
-        perform pg_advisory_xact_lock_shared(
-            'sokka.idle_workers'::regclass::oid::integer, hashtext(v_topic));
-        if exists (select from sokka.idle_workers w
-                    where w.topic = v_topic and w.idle_until > sokka.clock()) then
+        if not pg_try_advisory_xact_lock_shared(
+                'sokka.idle_workers'::regclass::oid::integer, hashtext(v_topic))
+           or exists (select from sokka.idle_workers w
+                       where w.topic = v_topic and w.idle_until > sokka.clock()) then
             perform pg_notify('sokka', 't' || sokka.topic_hash(v_topic));
         end if;
     end loop;

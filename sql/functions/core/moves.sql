@@ -1,10 +1,17 @@
+-- capped: a counter, and no error at the end of its range.
+create function sokka.capped(p_count integer, p_more integer) returns integer
+language sql immutable as $$
+    select least(p_count::bigint + p_more, 2147483647)::integer
+$$;
+
 -- The moves that verbs share. The rows are locked FOR UPDATE and judged before.
 
 -- finish_tasks: move tasks to their final record. p_results maps ids to results.
 -- p_owned: the lease stays on the record, as the one under which it ended.
+-- p_failures: how many the end adds to the task's failures.
 create function sokka.finish_tasks(
     p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_now timestamptz,
-    p_owned boolean
+    p_owned boolean, p_failures integer default 0
 ) returns void
 language plpgsql as $$
 begin
@@ -19,9 +26,9 @@ begin
         cancel_reason, retry, headers, error, progress, data, checkpoint, result)
     select
         task_id, task_group_id, created_at, p_now, run_at, record_ver + 1, event_seq + 1, priority,
-        attempt, failures, losses, max_attempts, max_losses, data_aside, p_status, topic, sub_topic,
-        kind, case when p_owned then token end, case when p_owned then reserved_seq end,
-        leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
+        attempt, sokka.capped(failures, p_failures), losses, max_attempts, max_losses, data_aside,
+        p_status, topic, sub_topic, kind, case when p_owned then token end,
+        case when p_owned then reserved_seq end, leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
         cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, unique_key,
         cancel_reason, retry, headers, p_error, progress, data, checkpoint,
         p_results -> task_id::text
@@ -32,13 +39,13 @@ $$;
 -- finish_task: finish one task; says what became of it.
 create function sokka.finish_task(
     p_task sokka.locked_task, p_status text, p_result jsonb, p_error jsonb, p_now timestamptz,
-    p_owned boolean
+    p_owned boolean, p_failures integer default 0
 ) returns sokka.task_outcome
 language plpgsql as $$
 begin
     perform sokka.finish_tasks(array[p_task.task_id], p_status,
         case when p_result is not null then jsonb_build_object(p_task.task_id, p_result) end,
-        p_error, p_now, p_owned);
+        p_error, p_now, p_owned, p_failures);
     return (p_status, p_task.record_ver + 1, p_task.run_at)::sokka.task_outcome;
 end
 $$;
@@ -106,6 +113,7 @@ begin
     returning t.status, t.record_ver, t.run_at into v_outcome;
     if p_wait = interval '0' then
         v_outcome := sokka.wake_task(p_task.task_id, p_now);
+        perform sokka.announce(array[p_task.topic]);
     end if;
     return v_outcome;
 end
@@ -127,7 +135,7 @@ create function sokka.lease_over(p_task sokka.locked_task, p_now timestamptz)
 returns sokka.task_outcome
 language plpgsql as $$
 declare
-    v_losses constant integer := p_task.losses + 1;
+    v_losses constant integer := sokka.capped(p_task.losses, 1);
     v_outcome sokka.task_outcome;
     v_error jsonb;
 begin
@@ -135,7 +143,7 @@ begin
         jsonb_build_object('losses', v_losses), p_task.attempt, v_losses);
     if p_task.cancel_requested_at is not null then
         v_error := sokka.cancelled_error(p_task.cancel_reason);
-    elsif v_losses > p_task.max_losses then
+    elsif p_task.losses >= p_task.max_losses then
         v_error := jsonb_build_object('code', 'lease_lost',
             'message', format('its lease ran out %s times', v_losses),
             'pid', p_task.pid, 'token', p_task.token);

@@ -3,8 +3,11 @@
 
 create function sokka.scan_hints() returns jsonb
 language plpgsql as $$
+declare
+    v_hints jsonb;
 begin
-    return coalesce(nullif(current_setting('skpg_hint.sokka', true), ''), '{}')::jsonb;
+    v_hints := coalesce(nullif(current_setting('skpg_hint.sokka', true), ''), '{}');
+    return case jsonb_typeof(v_hints) when 'object' then v_hints else '{}' end;
 exception when data_exception then
     return '{}';
 end

@@ -96,10 +96,13 @@ begin
     taken_back := 0;
     failed_lost := 0;
     select min(r.token), min(r.lease_expires_at) filter (where r.lease_expires_at > v_now),
-           (array_agg(r.task_id order by r.task_id)
-               filter (where r.lease_expires_at <= v_now))[1:p_max]
+           array_agg(r.task_id order by r.task_id) filter (where r.lease_expires_at <= v_now)
       into v_oldest, next_expiry, v_expired
       from sokka.tasks r where r.token >= v_from;
+    if cardinality(v_expired) > p_max then
+        next_expiry := v_started;
+        v_expired := v_expired[1:p_max];
+    end if;
     perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_oldest));
     for v_task in
         select * from sokka.locked_task t
@@ -113,6 +116,10 @@ begin
             failed_lost := failed_lost + 1;
         end if;
     end loop;
+    -- One that an open fence or another call holds is looked at again soon.
+    if taken_back + failed_lost < cardinality(v_expired) then
+        next_expiry := least(next_expiry, v_started + interval '500 milliseconds');
+    end if;
 end
 $$;
 
@@ -150,9 +157,8 @@ begin
 end
 $$;
 
--- sweep_once: one sweep, unless somebody else is sweeping: then a row of zeros
--- that says when to look again.
-create function sokka.sweep_once(
+-- sweep_parts: the parts of one sweep, and what they add up to.
+create function sokka.sweep_parts(
     p_max integer, out woken integer, out taken_back integer, out expired integer,
     out failed_lost integer, out next_due_at timestamptz
 )
@@ -162,15 +168,6 @@ declare
     v_waiting record;
     v_snoozed record;
 begin
-    woken := 0;
-    taken_back := 0;
-    expired := 0;
-    failed_lost := 0;
-    if not pg_try_advisory_xact_lock('sokka.settings'::regclass::oid::integer, 1) then
-        next_due_at := sokka.clock() + interval '500 milliseconds';
-        return;
-    end if;
-    perform setval('sokka.swept_at_seq', (extract(epoch from sokka.clock()) * 1000)::bigint);
     v_waiting := sokka.expire_waiting(p_max);
     v_leases := sokka.take_back_expired(p_max);
     v_snoozed := sokka.wake_due(p_max);
@@ -182,6 +179,42 @@ begin
     -- Never nearer than 50 ms: a due row that somebody holds would make it spin.
     next_due_at := case when next_due_at is not null
         then greatest(next_due_at, sokka.clock() + interval '50 milliseconds') end;
+end
+$$;
+
+-- sweep_once: one sweep, unless somebody else is sweeping: then a row of zeros that
+-- says when to look again. The lock is the session's and given back here: the
+-- transaction of a reserve that sweeps may stay open for long.
+create function sokka.sweep_once(
+    p_max integer, out woken integer, out taken_back integer, out expired integer,
+    out failed_lost integer, out next_due_at timestamptz
+)
+language plpgsql as $$
+declare
+    v_class constant integer := 'sokka.settings'::regclass::oid::integer;
+    v_done record;
+begin
+    if not pg_try_advisory_lock(v_class, 1) then
+        woken := 0;
+        taken_back := 0;
+        expired := 0;
+        failed_lost := 0;
+        next_due_at := sokka.clock() + interval '500 milliseconds';
+        return;
+    end if;
+    begin
+        perform setval('sokka.swept_at_seq', (extract(epoch from sokka.clock()) * 1000)::bigint);
+        v_done := sokka.sweep_parts(p_max);
+    exception when others or query_canceled then
+        perform pg_advisory_unlock(v_class, 1);
+        raise;
+    end;
+    perform pg_advisory_unlock(v_class, 1);
+    woken := v_done.woken;
+    taken_back := v_done.taken_back;
+    expired := v_done.expired;
+    failed_lost := v_done.failed_lost;
+    next_due_at := v_done.next_due_at;
 end
 $$;
 

@@ -42,7 +42,7 @@ begin
         return;
     end if;
     v_parts := string_to_array(convert_from(decode(p_cursor, 'hex'), 'UTF8'), ' ');
-    at := timestamptz 'epoch' + (v_parts[1] || ' microseconds')::interval;
+    at := timestamptz 'epoch' + v_parts[1]::bigint * interval '1 microsecond';
     task_id := v_parts[2]::uuid;
     if at is null or task_id is null then
         perform sokka.refuse_argument('cursor', 'must come from an earlier listing');

@@ -9,8 +9,8 @@ as $$
 declare
     v_floor bigint;
 begin
-    perform from sokka.token_epoch for update;
-    v_floor := sokka.lift_tokens(sokka.incarnation());
+    perform sokka.check_reason(p_reason);
+    v_floor := sokka.lift_tokens(true);
     perform sokka.record_act('raise_token_epoch', null, null, p_reason,
         jsonb_build_object('floor', v_floor));
     return v_floor;

@@ -54,7 +54,7 @@ language sql immutable as $$
     select case
         when p_task.cancel_requested_at is not null then 'cancelled'
         when p_task.status = 'running' and p_task.lease_expires_at <= p_now
-             and p_task.losses + 1 > p_task.max_losses then 'lease_lost'
+             and p_task.losses >= p_task.max_losses then 'lease_lost'
         when p_task.expires_at <= p_now
              and not (p_task.status = 'running' and p_task.lease_expires_at > p_now) then 'expired'
     end
@@ -68,7 +68,8 @@ begin
         perform sokka.wake_task(p_task.task_id, p_now);
     elsif p_task.status = 'running' and p_task.lease_expires_at <= p_now then
         perform sokka.return_to_starting(p_task, 'lease_lost', p_now,
-            jsonb_build_object('losses', p_task.losses + 1), p_task.attempt, p_task.losses + 1);
+            jsonb_build_object('losses', sokka.capped(p_task.losses, 1)), p_task.attempt,
+            sokka.capped(p_task.losses, 1));
     elsif p_task.status = 'running' then
         perform sokka.return_to_starting(p_task, 'released', p_now,
             '{"reason": "acquired again"}', greatest(p_task.attempt - 1, 0), p_task.losses);

@@ -123,7 +123,7 @@ begin
             update sokka.tasks t
                set status = 'running', pid = p_pid, token = nextval('sokka.token_seq'),
                    leased_at = v_now, lease_expires_at = v_now + p_lease,
-                   attempt = least(t.attempt::bigint + 1, 2147483647)::integer,
+                   attempt = sokka.capped(t.attempt, 1),
                    event_seq = t.event_seq + 1, reserved_seq = t.event_seq + 1,
                    record_ver = t.record_ver + 1, updated_at = v_now
              where t.task_id = any (p_task_ids)

@@ -1,45 +1,3 @@
--- reserve_from: reserve from several topics in turn. Each gets an equal share
--- first; what a topic leaves over goes to the others. Which topic begins changes
--- with every call, so that single tasks are taken in turn too.
-create function sokka.reserve_from(
-    p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
-) returns setof sokka.leased_task
-language plpgsql as $$
-declare
-    v_count constant integer := cardinality(p_topics);
-    v_turn integer := 0;
-    v_taken integer[] := array_fill(0, array[v_count]);
-    v_left integer := p_max;
-    v_want integer;
-    v_ids uuid[];
-    v_pos integer;
-begin
-    if v_count > 1 then
-        v_turn := coalesce(nullif(current_setting('skpg_turn.sokka', true), ''), '0')::integer;
-        perform set_config('skpg_turn.sokka', ((v_turn + 1) % 1000000)::text, false);
-    end if;
-    for v_round in 1..2 loop
-        for v_step in 0..v_count - 1 loop
-            exit when v_left <= 0;
-            v_pos := 1 + (v_turn + v_step) % v_count;
-            -- First round: an equal share of what is left, rounded up.
-            v_want := case when v_round = 1
-                then (v_left + v_count - v_step - 1) / (v_count - v_step) else v_left end;
-            v_want := least(v_want, coalesce(p_limits[v_pos], v_want) - v_taken[v_pos]);
-            continue when v_want <= 0 or exists (
-                select from sokka.topics t where t.topic = p_topics[v_pos] and t.paused_at is not null);
-            v_ids := sokka.claim(p_topics[v_pos], v_want);
-            continue when v_ids = '{}';
-            v_taken[v_pos] := v_taken[v_pos] + cardinality(v_ids);
-            v_left := v_left - cardinality(v_ids);
-            return query select * from sokka.grant_leases(
-                v_ids, p_pid, coalesce(p_lease, sokka.lease_of(p_topics[v_pos])), true);
-        end loop;
-        exit when v_left <= 0 or v_count = 1;
-    end loop;
-end
-$$;
-
 -- sweep_if_due: a bounded sweep on behalf of a reserve that came out short; at
 -- most one per half second in the installation. True when it may have made tasks
 -- ready.
@@ -89,20 +47,57 @@ begin
 end
 $$;
 
--- reserve_batch: reserve; when that comes out short, sweep and try once more.
+-- reserve_batch: reserve from several topics in turn. Each gets an equal share first;
+-- what a topic leaves over goes to the others. Which topic begins changes with every
+-- call, so that single tasks are taken in turn too. When that comes out short, it
+-- sweeps and goes round once more.
 create function sokka.reserve_batch(
-    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval
+    p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
 ) returns setof sokka.leased_task
 language plpgsql as $$
 declare
-    v_count integer;
+    v_count constant integer := cardinality(p_topics);
+    v_turn constant integer := sokka.next_turn(v_count);
+    v_taken integer[] := array_fill(0, array[v_count]);
+    v_left integer := p_max;
+    v_want integer;
+    v_ids uuid[];
+    v_pos integer;
 begin
-    return query select * from sokka.reserve_from(p_topics, p_limits, p_pid, p_max_tasks, p_lease);
-    get diagnostics v_count = row_count;
-    if v_count < p_max_tasks and sokka.sweep_if_due() then
-        return query select * from sokka.reserve_from(
-            p_topics, p_limits, p_pid, p_max_tasks - v_count, p_lease);
+    for v_round in 1..4 loop
+        exit when v_left <= 0 or (v_round = 3 and not sokka.sweep_if_due());
+        -- Even rounds hand out what is left over; a lone topic leaves nothing.
+        continue when v_count = 1 and v_round % 2 = 0;
+        for v_step in 0..v_count - 1 loop
+            v_pos := 1 + (v_turn + v_step) % v_count;
+            v_want := case when v_round % 2 = 1
+                then (v_left + v_count - v_step - 1) / (v_count - v_step) else v_left end;
+            v_want := least(v_want, p_limits[v_pos] - v_taken[v_pos]);
+            continue when v_want <= 0 or exists (
+                select from sokka.topics t where t.topic = p_topics[v_pos] and t.paused_at is not null);
+            v_ids := sokka.claim(p_topics[v_pos], v_want);
+            continue when v_ids = '{}';
+            v_taken[v_pos] := v_taken[v_pos] + cardinality(v_ids);
+            v_left := v_left - cardinality(v_ids);
+            return query select * from sokka.grant_leases(
+                v_ids, p_pid, coalesce(p_lease, sokka.lease_of(p_topics[v_pos])), true);
+        end loop;
+    end loop;
+end
+$$;
+
+-- next_turn: counts this session's calls; where several topics begin.
+create function sokka.next_turn(p_topics integer) returns integer
+language plpgsql as $$
+declare
+    v_turn integer;
+begin
+    if p_topics = 1 then
+        return 0;
     end if;
+    v_turn := coalesce(substring(current_setting('skpg_turn.sokka', true) from '^[0-9]{1,6}$'), '0');
+    perform set_config('skpg_turn.sokka', ((v_turn + 1) % 1000000)::text, false);
+    return v_turn;
 end
 $$;
 

@@ -15,18 +15,16 @@ as $$
 declare
     v_error constant jsonb := sokka.error_object(p_error);
     v_delay constant interval := sokka.checked_delay('delay', p_delay);
-    v_task sokka.locked_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
+    v_task constant sokka.locked_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
     v_now constant timestamptz := sokka.clock();
-    v_failures constant integer := least(v_task.failures::bigint + 1, 2147483647)::integer;
+    v_failures constant integer := sokka.capped(v_task.failures, 1);
 begin
     if v_task.cancel_requested_at is not null then
         return next sokka.finish_task(v_task, 'failed', null,
             sokka.cancelled_error(v_task.cancel_reason) || jsonb_build_object('last_error', v_error),
-            v_now, true);
+            v_now, true, 1);
     elsif v_failures >= v_task.max_attempts then
-        update sokka.tasks t set failures = v_failures, record_ver = t.record_ver + 1
-         where t.task_id = p_task_id returning t.record_ver into v_task.record_ver;
-        return next sokka.finish_task(v_task, 'failed', null, v_error, v_now, true);
+        return next sokka.finish_task(v_task, 'failed', null, v_error, v_now, true, 1);
     else
         return next sokka.put_to_sleep(v_task, 'retried', v_now,
             coalesce(v_delay, sokka.retry_wait(v_task.retry, v_failures)), v_error,

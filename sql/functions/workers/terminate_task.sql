@@ -65,7 +65,7 @@ begin
 end
 $$;
 
-create function sokka.check_results(p_task_ids uuid[], p_results jsonb[]) returns void
+create function sokka.check_results(p_argument text, p_task_ids uuid[], p_results jsonb[]) returns void
 language plpgsql as $$
 declare
     v_max_bytes constant integer := (select s.max_data_bytes from sokka.settings s);
@@ -75,10 +75,10 @@ begin
         return;
     end if;
     if cardinality(p_results) <> cardinality(p_task_ids) then
-        perform sokka.refuse_argument('results', 'must hold one result for each task id');
+        perform sokka.refuse_argument(p_argument, 'must hold one value for each task id');
     end if;
     foreach v_result in array p_results loop
-        perform sokka.check_json('results', v_result, v_max_bytes);
+        perform sokka.check_json(p_argument, v_result, v_max_bytes);
     end loop;
 end
 $$;
@@ -97,7 +97,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
-    perform sokka.check_results(p_task_ids, p_results);
+    perform sokka.check_results('results', p_task_ids, p_results);
     return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, p_results,
         array(select o.ord from generate_series(1, cardinality(p_task_ids)) o (ord)));
 end

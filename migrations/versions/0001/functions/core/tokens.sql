@@ -30,18 +30,38 @@ begin
 end
 $$;
 
--- lift_tokens: the next token is above every one drawn before.
-create function sokka.lift_tokens(p_incarnation text) returns bigint
+-- incarnation_hash: the incarnation as a number.
+create function sokka.incarnation_hash() returns bigint
+language plpgsql as $$
+begin
+    return hashtextextended(sokka.incarnation(), 0);
+end
+$$;
+
+-- lift_tokens: the next token is above every one drawn before; returns the floor.
+-- One caller at a time, by a lock of the session that is given back here: the
+-- caller's transaction may stay open for long, and a grant never waits for one.
+create function sokka.lift_tokens(p_always boolean) returns bigint
 language plpgsql as $$
 declare
+    v_incarnation constant bigint := sokka.incarnation_hash();
     v_floor bigint;
 begin
-    select greatest(s.last_value + 1,
-                    (extract(epoch from clock_timestamp()) * 1000000)::bigint)
-      into v_floor from sokka.token_seq s;
-    -- Not transactional, so a rollback of the caller takes no token back.
-    perform setval('sokka.token_seq', v_floor, true);
-    update sokka.token_epoch set incarnation = p_incarnation, raised_at = clock_timestamp();
+    perform pg_advisory_lock('sokka.settings'::regclass::oid::integer, 4);
+    begin
+        select s.last_value into v_floor from sokka.token_seq s;
+        if p_always or v_incarnation <> (select i.last_value from sokka.incarnation_seq i) then
+            v_floor := greatest(v_floor + 1,
+                (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+            -- Not transactional: a rollback of the caller takes no token back.
+            perform setval('sokka.token_seq', v_floor, true);
+            perform setval('sokka.incarnation_seq', v_incarnation, true);
+        end if;
+    exception when others or query_canceled then
+        perform pg_advisory_unlock('sokka.settings'::regclass::oid::integer, 4);
+        raise;
+    end;
+    perform pg_advisory_unlock('sokka.settings'::regclass::oid::integer, 4);
     return v_floor;
 end
 $$;
@@ -49,16 +69,9 @@ $$;
 -- trust_tokens: to be called after the row lock and before nextval.
 create function sokka.trust_tokens() returns void
 language plpgsql as $$
-declare
-    v_incarnation constant text := sokka.incarnation();
 begin
-    if exists (select from sokka.token_epoch e where e.incarnation = v_incarnation) then
-        return;
-    end if;
-    perform from sokka.token_epoch for update;
-    -- A new statement, so a new snapshot: another session may have lifted it.
-    if not exists (select from sokka.token_epoch e where e.incarnation = v_incarnation) then
-        perform sokka.lift_tokens(v_incarnation);
+    if sokka.incarnation_hash() <> (select i.last_value from sokka.incarnation_seq i) then
+        perform sokka.lift_tokens(false);
     end if;
 end
 $$;

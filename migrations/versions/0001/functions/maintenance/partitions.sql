@@ -79,6 +79,11 @@ declare
     v_made integer := 0;
     v_missing record;
 begin
+    -- One maker at a time. Whoever comes second need not look: a default partition
+    -- that is being emptied is locked against readers.
+    if not pg_try_advisory_xact_lock('sokka.settings'::regclass::oid::integer, 3) then
+        return 0;
+    end if;
     for v_missing in
         select p.parent, p.column_name, w.start
           from sokka.partitioned_tables() p
@@ -103,6 +108,9 @@ $$;
 create function sokka.prepare_partitions_if_due() returns void
 language plpgsql as $$
 begin
+    if not pg_try_advisory_xact_lock('sokka.settings'::regclass::oid::integer, 3) then
+        return;
+    end if;
     if exists (
         select from sokka.partitioned_tables() p, generate_series(0, 2) n
          where to_regclass('sokka.' || sokka.partition_name(p.parent,

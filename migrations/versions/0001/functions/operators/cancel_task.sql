@@ -17,9 +17,7 @@ declare
     v_now timestamptz;
 begin
     perform sokka.check_not_null('task_id', p_task_id is null);
-    if length(p_reason) > 2000 then
-        perform sokka.refuse_argument('reason', 'must have at most 2000 characters');
-    end if;
+    perform sokka.check_reason(p_reason);
     select * into v_task from sokka.locked_task t where t.task_id = p_task_id for no key update;
     v_now := sokka.clock();
     if v_task.task_id is null then

@@ -16,6 +16,7 @@ declare
     v_answer record;
 begin
     perform sokka.check_not_null('task_id', p_task_id is null);
+    perform sokka.check_reason(p_reason);
     select * into v_old from sokka.all_tasks a where a.task_id = p_task_id;
     if not found then
         perform sokka.refuse_missing(p_task_id, '{}');

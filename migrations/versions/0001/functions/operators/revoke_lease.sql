@@ -12,10 +12,12 @@ as $$
 declare
     v_task sokka.locked_task;
     v_now timestamptz;
+    v_outcome sokka.task_outcome;
     v_expected constant jsonb := jsonb_build_object('record_ver', p_record_ver);
 begin
     perform sokka.check_not_null('task_id', p_task_id is null);
     perform sokka.check_not_null('record_ver', p_record_ver is null);
+    perform sokka.check_reason(p_reason);
     perform sokka.check_isolation();
     begin
         select * into v_task from sokka.locked_task t where t.task_id = p_task_id for update nowait;
@@ -36,13 +38,14 @@ begin
     perform sokka.record_act('revoke', p_task_id, v_task.topic, p_reason,
         jsonb_build_object('pid', v_task.pid, 'token', v_task.token, 'status', v_task.status));
     perform sokka.announce(array[v_task.topic]);
+    v_outcome := sokka.return_to_starting(v_task, 'revoked', v_now,
+        jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'actor', session_user)),
+        v_task.attempt, v_task.losses);
     if v_task.cancel_requested_at is not null then
-        return next sokka.finish_task(v_task, 'failed', null,
-            sokka.cancelled_error(v_task.cancel_reason), v_now, true);
-    else
-        return next sokka.return_to_starting(v_task, 'revoked', v_now,
-            jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'actor', session_user)),
-            v_task.attempt, v_task.losses);
+        v_task.record_ver := v_outcome.record_ver;
+        v_outcome := sokka.finish_task(v_task, 'failed', null,
+            sokka.cancelled_error(v_task.cancel_reason), v_now, false);
     end if;
+    return next v_outcome;
 end
 $$;

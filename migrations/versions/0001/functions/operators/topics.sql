@@ -9,6 +9,7 @@ as $$
 #variable_conflict use_column
 begin
     perform sokka.check_name('topic', p_topic);
+    perform sokka.check_reason(p_reason);
     perform sokka.record_act('pause', null, p_topic, p_reason, null);
     return query
         insert into sokka.topics as t (topic, paused_at) values (p_topic, sokka.clock())
@@ -27,6 +28,7 @@ as $$
 #variable_conflict use_column
 begin
     perform sokka.check_name('topic', p_topic);
+    perform sokka.check_reason(p_reason);
     perform sokka.record_act('resume', null, p_topic, p_reason, null);
     update sokka.topics t set paused_at = null where t.topic = p_topic;
     perform sokka.announce(array[p_topic]);
@@ -45,12 +47,13 @@ set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
-    v_retention constant interval := sokka.exact_seconds(p_retention);
+    v_retention interval;
 begin
     perform sokka.check_name('topic', p_topic);
-    if v_retention < interval '1 hour' or v_retention > interval '876000 hours' then
-        perform sokka.refuse_argument('retention', 'must be from 1 hour to 100 years');
+    if extract(epoch from p_retention) not between 3600 and 3153600000 then
+        perform sokka.refuse_argument('retention', 'must be from 1 hour to 36500 days');
     end if;
+    v_retention := sokka.exact_seconds(p_retention);
     perform sokka.record_act('set', null, p_topic, null, jsonb_strip_nulls(
         jsonb_build_object('lease', p_lease, 'retention', v_retention)));
     return query

@@ -58,8 +58,7 @@ language sql stable as $$
             then 'unique_key: must have 1 to 500 bytes'
         when p_spec.on_conflict not in ('existing', 'error')
             then 'on_conflict: must be existing or error'
-        when pg_column_size(p_spec.data) > p_max_bytes / 8
-             and octet_length(p_spec.data::text) > p_max_bytes
+        when octet_length(p_spec.data::text) > p_max_bytes
             then format('data: must have at most %s bytes of JSON text', p_max_bytes)
         when p_spec.headers is not null then sokka.headers_fault(p_spec.headers)
     end
@@ -85,6 +84,10 @@ begin
        or coalesce(jsonb_typeof(p_retry -> 'max_attempts'), 'number') <> 'number' then
         perform sokka.refuse_argument('retry',
             'must have numbers for max_attempts, multiplier and jitter');
+    end if;
+    if (p_retry -> 'max_attempts')::numeric not between 0 and 2147483647
+       or (p_retry -> 'max_attempts')::numeric % 1 <> 0 then
+        perform sokka.refuse_argument('retry.max_attempts', 'must be a whole number, not negative');
     end if;
     v_initial := coalesce(extract(epoch from sokka.checked_delay('retry.initial',
         sokka.duration_of('retry.initial', p_retry -> 'initial'))), 1);
@@ -120,14 +123,17 @@ begin
 end
 $$;
 
-create function sokka.refuse_task_id(p_task_id uuid, p_ord integer) returns void
+-- refuse_task_id: say who has the id. p_inserted: this call has put a task under it
+-- meanwhile, which is not the one.
+create function sokka.refuse_task_id(p_task_id uuid, p_ord integer, p_inserted boolean) returns void
 language plpgsql as $$
 declare
     v_detail jsonb;
 begin
     select jsonb_build_object('task_id', a.task_id, 'status', a.status, 'pid', a.pid,
                'token', a.token, 'record_ver', a.record_ver)
-      into v_detail from sokka.all_tasks a where a.task_id = p_task_id;
+      into v_detail from sokka.all_tasks a
+     where a.task_id = p_task_id and (a.finished_at is not null or not p_inserted);
     perform sokka.refuse('SK008', format('task id %s is in use', p_task_id),
         coalesce(v_detail, jsonb_build_object('task_id', p_task_id))
         || jsonb_strip_nulls(jsonb_build_object('position', p_ord)));
@@ -160,7 +166,7 @@ begin
         select from sokka.given_ids g
          where g.task_id = s.task_id and g.created_at = p_now)
      order by s.ord limit 1;
-    perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord);
+    perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord, false);
 end
 $$;
 
@@ -212,7 +218,7 @@ declare
     v_holder record;
 begin
     if exists (select from sokka.tasks t where t.task_id = p_spec.task_id) then
-        perform sokka.refuse_task_id(p_spec.task_id, p_spec.ord);
+        perform sokka.refuse_task_id(p_spec.task_id, p_spec.ord, false);
     end if;
     select t.task_id, t.status, t.pid, t.token, t.record_ver into v_holder from sokka.tasks t
      where t.topic = p_spec.topic and t.unique_key = p_spec.unique_key;
@@ -267,6 +273,7 @@ declare
     v_any_given constant boolean := (select bool_or(u.given) from unnest(p_specs) u);
     v_now timestamptz;
     v_left sokka.task_spec[] := p_specs;
+    v_met sokka.task_spec[];
     v_made uuid[];
     v_spec sokka.task_spec;
     v_holder uuid;
@@ -285,16 +292,19 @@ begin
             exit;
         end if;
         return query select u.ord, u.task_id, true from sokka.specs_by_id(v_left, v_made, true) u;
-        v_left := array(select u from sokka.specs_by_id(v_left, v_made, false) u);
-        foreach v_spec in array v_left loop
+        v_met := array(select u from sokka.specs_by_id(v_left, v_made, false) u);
+        v_left := '{}';
+        foreach v_spec in array v_met loop
             v_holder := sokka.holder_of(v_spec);
-            continue when v_holder is null;
+            if v_holder is null then
+                v_left := v_left || v_spec;
+                continue;
+            end if;
             ord := v_spec.ord;
             task_id := v_holder;
             created := false;
             return next;
             delete from sokka.given_ids g where g.task_id = v_spec.task_id and v_spec.given;
-            v_left := array_remove(v_left, v_spec);
         end loop;
         exit when v_left = '{}';
         if v_round = 10 then
@@ -322,7 +332,7 @@ begin
             or exists (select from sokka.past_leases p where p.task_id = u.task_id))
      limit 1;
     if found then
-        perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord);
+        perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord, true);
     end if;
 end
 $$;

@@ -35,16 +35,27 @@ set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 declare
-    v_lease constant interval := sokka.checked_lease('lease', p_lease);
-    v_task sokka.locked_task := sokka.lock_for_keeping(p_task_id, p_pid, p_token);
-    v_wanted constant interval := coalesce(v_lease, sokka.lease_of(v_task.topic));
+    v_lease interval := sokka.checked_lease('lease', p_lease);
+    v_task sokka.locked_task;
+    v_shortens boolean;
 begin
-    if sokka.clock() + v_wanted < v_task.lease_expires_at then
+    -- Which lock it takes is settled before: going from the weaker to the stronger
+    -- one deadlocks with a fence that ends its task.
+    select coalesce(v_lease, sokka.lease_of(t.topic)),
+           sokka.clock() + coalesce(v_lease, sokka.lease_of(t.topic)) < t.lease_expires_at
+      into v_lease, v_shortens from sokka.tasks t where t.task_id = p_task_id;
+    if v_shortens then
         v_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
+    else
+        v_task := sokka.lock_for_keeping(p_task_id, p_pid, p_token);
+        if sokka.clock() + v_lease < v_task.lease_expires_at then
+            perform sokka.refuse('55P03', format('task %s was extended meanwhile', p_task_id),
+                sokka.found(v_task, jsonb_build_object('pid', p_pid, 'token', p_token)));
+        end if;
     end if;
     return query
         update sokka.tasks t
-           set lease_expires_at = sokka.clock() + v_wanted, record_ver = t.record_ver + 1
+           set lease_expires_at = sokka.clock() + v_lease, record_ver = t.record_ver + 1
          where t.task_id = p_task_id
         returning t.lease_expires_at, t.cancel_requested_at is not null, t.record_ver;
 end

@@ -14,6 +14,6 @@ declare
     v_error constant jsonb := sokka.error_object(p_error);
     v_task constant sokka.locked_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
 begin
-    return next sokka.finish_task(v_task, 'failed', null, v_error, sokka.clock(), true);
+    return next sokka.finish_task(v_task, 'failed', null, v_error, sokka.clock(), true, 1);
 end
 $$;

@@ -70,7 +70,7 @@ begin
     if not p_verbs <@ array['terminate', 'fail', 'retry', 'snooze', 'release'] then
         perform sokka.refuse_argument('verbs', 'must be terminate, fail, retry, snooze or release');
     end if;
-    perform sokka.check_results(p_task_ids, p_args);
+    perform sokka.check_results('args', p_task_ids, p_args);
 end
 $$;
 
@@ -139,7 +139,10 @@ as $$
 declare
     v_lease constant interval := sokka.checked_lease('lease', p_lease);
 begin
-    if cardinality(p_task_ids) > 0 then
+    if p_max_tasks < 0 then
+        perform sokka.refuse_argument('max_tasks', 'must not be negative');
+    end if;
+    if p_task_ids is not null then
         perform sokka.check_settle(p_pid, p_task_ids, p_tokens, p_verbs, p_args);
     end if;
     if cardinality(p_topics) > 0 and p_max_tasks > 0 then
