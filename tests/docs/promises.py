@@ -20,7 +20,7 @@ PROMISES: list[tuple[str, tuple[str, ...]]] = [
         "Execution is at least once. Each task has exactly one terminal record.",
         (
             "tests/faults/test_worker_processes.py::"
-            "test_a23_tasks_of_a_killed_worker_are_recovered_without_anyones_help",
+            "test_tasks_of_a_killed_worker_are_recovered_without_anyones_help",
             "tests/sql/test_guards.py::test_a_move_that_is_not_in_the_contract_is_refused",
             "tests/races/test_fences.py::"
             "test_of_an_end_and_the_fence_that_ends_the_task_one_wins_and_none_deadlocks",
@@ -39,7 +39,7 @@ PROMISES: list[tuple[str, tuple[str, ...]]] = [
             "tests/races/test_take_overs.py::"
             "test_who_waited_until_its_lease_was_over_is_told_so",
             "tests/faults/test_worker_processes.py::"
-            "test_a05_a_paused_owner_that_wakes_up_is_refused_everything",
+            "test_a_paused_owner_that_wakes_up_is_refused_everything",
         ),
     ),
     (
@@ -64,7 +64,7 @@ PROMISES: list[tuple[str, tuple[str, ...]]] = [
         "A lease is a permission, not proof that no older process still runs.",
         (
             "tests/faults/test_worker_processes.py::"
-            "test_a05_a_paused_owner_that_wakes_up_is_refused_everything",
+            "test_a_paused_owner_that_wakes_up_is_refused_everything",
             "tests/faults/test_worker_connections.py::"
             "test_a_late_end_is_refused_once_and_said_once",
         ),
@@ -74,7 +74,7 @@ PROMISES: list[tuple[str, tuple[str, ...]]] = [
         "bounds its own watchdog.",
         (
             "tests/faults/test_worker_connections.py::"
-            "test_a12_a_wrong_clock_of_the_worker_changes_nothing",
+            "test_a_wrong_clock_of_the_worker_changes_nothing",
             "tests/sql/test_create_task.py::test_a_task_for_later_sleeps_until_then",
             "tests/docs/test_promises.py::test_only_the_databases_clock_ends_a_lease",
         ),

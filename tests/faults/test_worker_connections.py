@@ -51,7 +51,7 @@ async def ended(row: Row, task: Any) -> dict[str, Any]:
     return await until_async(look, f"the end of {task.task_id}")
 
 
-async def test_a19_a_worker_that_loses_every_connection_keeps_its_lease(
+async def test_a_worker_that_loses_every_connection_keeps_its_lease(
     app: Sokka, working: Working, row: Row, conn: psycopg.Connection, seen: Seen
 ) -> None:
     go_on = asyncio.Event()
@@ -77,7 +77,7 @@ async def test_a19_a_worker_that_loses_every_connection_keeps_its_lease(
     assert len(seen.all(Started)) == 1
 
 
-async def test_a30_a_closed_listener_comes_back_and_tasks_are_found_meanwhile(
+async def test_a_closed_listener_comes_back_and_tasks_are_found_meanwhile(
     app: Sokka, working: Working, row: Row, conn: psycopg.Connection, seen: Seen
 ) -> None:
     @app.task(topic="t")
@@ -94,7 +94,7 @@ async def test_a30_a_closed_listener_comes_back_and_tasks_are_found_meanwhile(
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014", "57P01", "53100", "XX000"])
-async def test_a33_an_end_that_the_database_refuses_for_a_while_is_written_later(
+async def test_an_end_that_the_database_refuses_for_a_while_is_written_later(
     app: Sokka, working: Working, row: Row, conn: psycopg.Connection, code: str
 ) -> None:
     conn.execute("create sequence tries")
@@ -120,7 +120,7 @@ async def test_a33_an_end_that_the_database_refuses_for_a_while_is_written_later
         assert (await ended(row, quick.enqueue()))["result"] == 1
 
 
-async def test_a12_a_wrong_clock_of_the_worker_changes_nothing(
+async def test_a_wrong_clock_of_the_worker_changes_nothing(
     app: Sokka, working: Working, row: Row, seen: Seen
 ) -> None:
     for shift in (300, -300):
@@ -225,7 +225,7 @@ async def test_a_late_end_is_refused_once_and_said_once(
     assert len([r for r in caplog.records if "lost lease" in r.getMessage()]) == 1
 
 
-async def test_a37_a_worker_cut_off_stops_its_handlers_and_recovers_by_itself(
+async def test_a_worker_cut_off_stops_its_handlers_and_recovers_by_itself(
     db: str, hole: BlackHole, row: Row, seen: Seen
 ) -> None:
     app = Sokka(hole.url, observers=[seen])
@@ -294,7 +294,7 @@ async def test_connections_that_die_unnoticed_cost_neither_lease_nor_result(
     assert not seen.all(Lost)
 
 
-async def test_a58_a_stop_leaves_no_task_without_an_owner(
+async def test_a_stop_leaves_no_task_without_an_owner(
     app: Sokka, working: Working, row: Row, seen: Seen
 ) -> None:
     swallowed: list[int] = []
@@ -358,7 +358,7 @@ async def test_a_stop_within_the_grace_period_lets_handlers_finish(
     assert row(later)["status"] == "starting"
 
 
-async def test_a91_a_worker_without_a_database_gives_up_after_its_startup_time() -> None:
+async def test_a_worker_without_a_database_gives_up_after_its_startup_time() -> None:
     app = Sokka("postgresql://127.0.0.1:9/nowhere")
 
     @app.task
@@ -378,7 +378,7 @@ async def test_a_worker_without_a_schema_says_what_to_do(empty_db: str) -> None:
         await app.worker("t").run()
 
 
-def test_a08_leases_that_cannot_be_kept_are_refused(app: Sokka, db: str) -> None:
+def test_leases_that_cannot_be_kept_are_refused(app: Sokka, db: str) -> None:
     from datetime import timedelta
 
     with pytest.raises(BadArgument, match="lease"):

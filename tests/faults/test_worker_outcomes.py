@@ -84,7 +84,7 @@ async def test_whatever_a_handler_raises_only_its_own_task_fails(
         assert (await until_async(final(row, good)))["result"] == "fine"
 
 
-async def test_a59_a_result_that_is_no_json_fails_its_task_and_names_the_path(
+async def test_a_result_that_is_no_json_fails_its_task_and_names_the_path(
     app: Sokka, working: Working, row: Row
 ) -> None:
     looped: list[Any] = []
@@ -117,7 +117,7 @@ async def test_a59_a_result_that_is_no_json_fails_its_task_and_names_the_path(
         assert (await until_async(final(row, kept)))["result"] == {"a": 1, "A": 2}
 
 
-async def test_a26_bad_members_of_a_batch_leave_the_others_alone(
+async def test_bad_members_of_a_batch_leave_the_others_alone(
     app: Sokka, working: Working, row: Row, seen: Seen
 ) -> None:
     def broken(function: Any) -> Any:

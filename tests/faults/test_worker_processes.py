@@ -61,7 +61,7 @@ def ended(row: Row, task: Any) -> dict[str, Any]:
     return until(look, f"the end of {task.task_id}")
 
 
-def test_a05_a_paused_owner_that_wakes_up_is_refused_everything(
+def test_a_paused_owner_that_wakes_up_is_refused_everything(
     start: Start, store: PgTaskStore, row: Row
 ) -> None:
     task = store.create_task("t", kind="hold")
@@ -86,7 +86,7 @@ def test_a05_a_paused_owner_that_wakes_up_is_refused_everything(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a06_a_signal_lets_handlers_end_with_their_lease_kept_alive(
+def test_a_signal_lets_handlers_end_with_their_lease_kept_alive(
     start: Start, store: PgTaskStore, row: Row, number: signal.Signals
 ) -> None:
     task = store.create_task("t", {"seconds": 2.5}, kind="wait_for")
@@ -98,7 +98,7 @@ def test_a06_a_signal_lets_handlers_end_with_their_lease_kept_alive(
     assert len(worker.noted("start")) == 1
 
 
-def test_a06_after_the_grace_period_the_task_goes_back_with_its_attempt(
+def test_after_the_grace_period_the_task_goes_back_with_its_attempt(
     start: Start, store: PgTaskStore, row: Row
 ) -> None:
     task = store.create_task("t", {"seconds": 60}, kind="wait_for")
@@ -122,7 +122,7 @@ def test_a_handler_that_takes_no_cancellation_does_not_keep_its_process(
     assert [row(each)["status"] for each in (task, stuck)] == ["starting", "starting"]
 
 
-def test_a06_a_second_signal_stops_at_once(start: Start, store: PgTaskStore, row: Row) -> None:
+def test_a_second_signal_stops_at_once(start: Start, store: PgTaskStore, row: Row) -> None:
     task = store.create_task("t", {"seconds": 60}, kind="wait_for")
     worker = start("--topics", "t", "--grace", "1h").serving()
     until(lambda: worker.noted("start"))
@@ -146,7 +146,7 @@ def _reserves_no_more(worker: WorkerProcess) -> bool:
         ("burn", {"seconds": 3}),
     ],
 )
-def test_a07_a08_nothing_a_handler_does_stops_its_heartbeat(
+def test_nothing_a_handler_does_stops_its_heartbeat(
     start: Start, store: PgTaskStore, row: Row, kind: str, data: Any, lease: str
 ) -> None:
     task = store.create_task("t", data, kind=kind)
@@ -155,7 +155,7 @@ def test_a07_a08_nothing_a_handler_does_stops_its_heartbeat(
     assert len(worker.noted("start")) == 1
 
 
-def test_a10_a_poison_task_is_started_as_often_as_losses_allow_and_never_again(
+def test_a_poison_task_is_started_as_often_as_losses_allow_and_never_again(
     start: Start, store: PgTaskStore, row: Row
 ) -> None:
     task = store.create_task("t", {"seconds": 60}, kind="wait_for", max_losses=2)
@@ -170,7 +170,7 @@ def test_a10_a_poison_task_is_started_as_often_as_losses_allow_and_never_again(
     assert len(last.noted("start")) == 3
 
 
-def test_a23_tasks_of_a_killed_worker_are_recovered_without_anyones_help(
+def test_tasks_of_a_killed_worker_are_recovered_without_anyones_help(
     start: Start, store: PgTaskStore, row: Row, conn: psycopg.Connection
 ) -> None:
     dice = random.Random(23)
@@ -189,7 +189,7 @@ def test_a23_tasks_of_a_killed_worker_are_recovered_without_anyones_help(
     assert conn.execute("select count(*) from sokka.tasks").fetchone() == (0,)
 
 
-def test_a20_a_frozen_server_stops_handlers_and_all_ends_well(
+def test_a_frozen_server_stops_handlers_and_all_ends_well(
     start: Start, lone_server: embedded.Server
 ) -> None:
     with PgTaskStore(lone_server.url()) as store:
@@ -223,7 +223,7 @@ def _terminated(store: PgTaskStore, task: Any) -> Any:
     return found if found is not None and found.status == "terminated" else None
 
 
-def test_a33_a_crashed_server_finds_its_worker_alive_under_the_same_pid(
+def test_a_crashed_server_finds_its_worker_alive_under_the_same_pid(
     start: Start, lone_server: embedded.Server
 ) -> None:
     url = lone_server.url()
@@ -241,7 +241,7 @@ def test_a33_a_crashed_server_finds_its_worker_alive_under_the_same_pid(
     assert worker.process.poll() is None
 
 
-def test_a91_a_worker_started_before_its_server_waits_for_it(
+def test_a_worker_started_before_its_server_waits_for_it(
     start: Start, lone_server: embedded.Server
 ) -> None:
     url = lone_server.url()

@@ -26,12 +26,12 @@ def test_a_result_that_cannot_be_stored_fails_with_its_path_and_is_not_retried()
     "delay",
     [timedelta(-1), timedelta.max, -1, float("nan"), float("inf"), True, "5", 5, None],
 )
-def test_a63_a_bad_snooze_is_an_error_of_the_attempt(delay: Any) -> None:
+def test_a_bad_snooze_is_an_error_of_the_attempt(delay: Any) -> None:
     settlement = outcomes.from_outcome(leased(), Snooze(delay))
     assert (settlement.verb, outcomes.code_of(settlement)) == (Verb.RETRY, "bad_outcome")
 
 
-def test_a63_no_delay_at_all_is_a_valid_snooze() -> None:
+def test_no_delay_at_all_is_a_valid_snooze() -> None:
     assert outcomes.from_outcome(leased(), Snooze(timedelta(0))).arg == 0.0
 
 
