@@ -4,12 +4,10 @@
 create function sokka.new_task_id() returns uuid
 language plpgsql as $$
 declare
-    v_micros constant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
-    v_time constant text := lpad(to_hex(v_micros / 1000), 12, '0');
-    v_fraction constant text := lpad(to_hex(v_micros % 1000 * 4096 / 1000), 3, '0');
+    v_micros constant bigint := extract(epoch from clock_timestamp()) * 1000000;
 begin
-    return substr(v_time, 1, 8) || substr(v_time, 9, 4) || '7' || v_fraction
-        || substr(replace(gen_random_uuid()::text, '-', ''), 17);
+    return (lpad(to_hex((v_micros / 1000 << 16) | 28672 | v_micros % 1000 * 4096 / 1000), 16, '0')
+        || substr(gen_random_uuid()::text, 20))::uuid;
 end
 $$;
 

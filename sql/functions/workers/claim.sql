@@ -103,6 +103,16 @@ begin
 end
 $$;
 
+-- payload_of: a payload that stands apart. A function, so that a grant without any
+-- does not open the partitions first (40 us a call).
+create function sokka.payload_of(p_task_id uuid, p_created_at timestamptz) returns jsonb
+language plpgsql stable as $$
+begin
+    return (select p.data from sokka.payloads p
+             where p.task_id = p_task_id and p.created_at = p_created_at);
+end
+$$;
+
 -- grant_leases: hand locked ready tasks to their owner, each under a new token.
 -- p_in_time: only those whose deadline for waiting has not passed, judged after
 -- the lock with the time of the grant.
@@ -134,9 +144,7 @@ begin
                 t.cancel_requested_at, t.priority, t.losses, t.leased_at, t.expires_at, t.queue_pos
         )
         select g.task_id, g.task_group_id, g.topic, g.sub_topic, g.kind,
-               case when g.data_aside
-                    then (select p.data from sokka.payloads p
-                           where p.task_id = g.task_id and p.created_at = g.created_at)
+               case when g.data_aside then sokka.payload_of(g.task_id, g.created_at)
                     else g.data end,
                g.headers, g.pid, g.token, g.lease_expires_at, g.attempt, g.failures,
                g.max_attempts, g.timeout, g.checkpoint, g.record_ver, g.created_at,

@@ -44,14 +44,21 @@ begin
 end
 $$;
 
+-- unfit_proof: whether check_proof would refuse. Both this and lease_holds are
+-- evaluated in place; the functions that say why are called only to refuse.
+create function sokka.unfit_proof(p_task_id uuid, p_pid text, p_token bigint) returns boolean
+language sql stable as $$
+    select p_task_id is null or p_pid is null or p_token is null
+        or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+$$;
+
+-- check_proof: refuse a proof with a null in it, or the wrong isolation.
 create function sokka.check_proof(p_task_id uuid, p_pid text, p_token bigint) returns void
 language plpgsql as $$
 begin
-    if p_task_id is null or p_pid is null or p_token is null then
-        perform sokka.check_not_null('task_id', p_task_id is null);
-        perform sokka.check_not_null('pid', p_pid is null);
-        perform sokka.check_not_null('token', p_token is null);
-    end if;
+    perform sokka.check_not_null('task_id', p_task_id is null);
+    perform sokka.check_not_null('pid', p_pid is null);
+    perform sokka.check_not_null('token', p_token is null);
     perform sokka.check_isolation();
 end
 $$;
@@ -68,6 +75,16 @@ language sql immutable as $$
         when p_token <> p_claimed_token then 'SK005'
         when p_lease_expires_at <= p_now then 'SK004'
     end
+$$;
+
+-- lease_holds: whether a row carries this lease, live. A null anywhere is a no.
+create function sokka.lease_holds(
+    p_status text, p_pid text, p_token bigint, p_lease_expires_at timestamptz,
+    p_claimed_pid text, p_claimed_token bigint, p_now timestamptz
+) returns boolean
+language sql immutable as $$
+    select coalesce(p_status = 'running' and p_pid = p_claimed_pid
+        and p_token = p_claimed_token and p_lease_expires_at > p_now, false)
 $$;
 
 -- judge_lease: refuse unless the locked row's lease is this one, and live.
@@ -109,9 +126,14 @@ language plpgsql as $$
 declare
     v_task sokka.locked_task;
 begin
-    perform sokka.check_proof(p_task_id, p_pid, p_token);
+    if sokka.unfit_proof(p_task_id, p_pid, p_token) then
+        perform sokka.check_proof(p_task_id, p_pid, p_token);
+    end if;
     select * into v_task from sokka.locked_task t where t.task_id = p_task_id for key share;
-    perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    if not sokka.lease_holds(v_task.status, v_task.pid, v_task.token,
+            v_task.lease_expires_at, p_pid, p_token, sokka.clock()) then
+        perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    end if;
     return v_task;
 end
 $$;
@@ -122,9 +144,14 @@ language plpgsql as $$
 declare
     v_task sokka.locked_task;
 begin
-    perform sokka.check_proof(p_task_id, p_pid, p_token);
+    if sokka.unfit_proof(p_task_id, p_pid, p_token) then
+        perform sokka.check_proof(p_task_id, p_pid, p_token);
+    end if;
     select * into v_task from sokka.locked_task t where t.task_id = p_task_id for no key update;
-    perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    if not sokka.lease_holds(v_task.status, v_task.pid, v_task.token,
+            v_task.lease_expires_at, p_pid, p_token, sokka.clock()) then
+        perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    end if;
     return v_task;
 end
 $$;
@@ -135,9 +162,14 @@ language plpgsql as $$
 declare
     v_task sokka.locked_task;
 begin
-    perform sokka.check_proof(p_task_id, p_pid, p_token);
+    if sokka.unfit_proof(p_task_id, p_pid, p_token) then
+        perform sokka.check_proof(p_task_id, p_pid, p_token);
+    end if;
     select * into v_task from sokka.locked_task t where t.task_id = p_task_id for update;
-    perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    if not sokka.lease_holds(v_task.status, v_task.pid, v_task.token,
+            v_task.lease_expires_at, p_pid, p_token, sokka.clock()) then
+        perform sokka.judge_lease(v_task, p_task_id, p_pid, p_token, sokka.clock());
+    end if;
     return v_task;
 end
 $$;
