@@ -35,6 +35,7 @@ from sokka_pg.durations import Duration, to_timedelta
 from sokka_pg.errors import UsageError
 from sokka_pg.events import Observer
 from sokka_pg.model import CreatedTask, RetryPolicy
+from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.registry import PayloadReader, Registry, TaskSpec, mode_of
 from sokka_pg.runner import Stores
 from sokka_pg.schema import check_name
@@ -157,6 +158,8 @@ class Sokka:
     Without ``database_url`` the environment names the database when it is first
     needed: ``SOKKA_DATABASE_URL``, ``DATABASE_URL``, then ``PG*``. Nothing is
     connected before; pools are opened in the process that uses them.
+    ``max_data_bytes`` is the longest JSON text of a payload, as the installation's
+    setting of that name allows; 1 MiB unless both say otherwise.
     """
 
     def __init__(
@@ -167,8 +170,10 @@ class Sokka:
         pid: str | None = None,
         connections: ConnectionOptions | None = None,
         observers: Iterable[Observer] = (),
+        max_data_bytes: int = DATA_LIMIT,
     ) -> None:
         self._given_url = database_url
+        self._max_data_bytes = max_data_bytes
         self._schema = check_name(schema) if schema is not None else None
         self._pid, self._connections = pid, connections
         self.observers = list(observers)
@@ -201,7 +206,8 @@ class Sokka:
         """The queue's verbs, for callers without an event loop."""
         if self._store is None:
             self._store = PgTaskStore(
-                self.database_url, self.schema, options=self._connections
+                self.database_url, self.schema, options=self._connections,
+                max_data_bytes=self._max_data_bytes,
             )
         return self._store
 
@@ -210,7 +216,8 @@ class Sokka:
         """The queue's verbs, awaited."""
         if self._async_store is None:
             self._async_store = AsyncPgTaskStore(
-                self.database_url, self.schema, options=self._connections
+                self.database_url, self.schema, options=self._connections,
+                max_data_bytes=self._max_data_bytes,
             )
         return self._async_store
 

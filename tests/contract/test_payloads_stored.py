@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sokka_pg import Sokka
 from sokka_pg.errors import BadArgument
 from sokka_pg.model import LeasedTask, RetryPolicy
 from sokka_pg.payload import DATA_LIMIT, UndecodableJson
@@ -104,6 +105,13 @@ def test_an_installation_may_allow_larger_payloads(db: str, conn: psycopg.Connec
     conn.execute("update sokka.settings set max_data_bytes = 4194304")
     with PgTaskStore(db, max_data_bytes=4 * DATA_LIMIT) as store:
         assert len(store.create_task("t", "x" * 2_000_000).task.data) == 2_000_000
+    app = Sokka(db, max_data_bytes=4 * DATA_LIMIT)
+
+    @app.task
+    def keep(data: Any) -> None: ...
+
+    assert len(keep.enqueue("x" * 2_000_000).task.data) == 2_000_000
+    app.store.close()
 
 
 @pytest.mark.parametrize(
