@@ -35,7 +35,7 @@ from sokka_pg.engine.leases import SHORTEST_LEASE_S, Hold, LeaseBook
 from sokka_pg.errors import BadArgument, SokkaError
 from sokka_pg.events import Disconnected, EventFeed, Extended, Reconnected
 from sokka_pg.model import ExtendVerdict, Status
-from sokka_pg.translate import from_psycopg
+from sokka_pg.translate import from_connecting
 
 log = logging.getLogger("sokka_pg.worker")
 
@@ -272,7 +272,7 @@ class KeeperLine:
             try:
                 self._connection = psycopg.connect(**self._arguments)
             except psycopg.Error as error:
-                raise from_psycopg(error, sent=False) from error
+                raise from_connecting(error) from error
         return self._connection
 
     def cut_if_stuck(self, now: float) -> None:

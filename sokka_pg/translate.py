@@ -25,6 +25,7 @@ from sokka_pg.errors import (
     SokkaError,
     TransactionConflict,
     UnexpectedDatabaseError,
+    UsageError,
 )
 
 CONFLICTS = frozenset({"40001", "40P01"})
@@ -107,6 +108,17 @@ def from_psycopg(error: psycopg.Error, *, sent: bool = True) -> SokkaError:
     )
     broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return _from_report(report, sent=sent, broken=broken and error.sqlstate is None)
+
+
+def from_connecting(error: psycopg.Error) -> SokkaError:
+    """Ours for an error of psycopg while connecting. No wait mends a pooler that was
+    not told of, so that is a UsageError."""
+    if "unsupported startup parameter" in str(error):
+        return UsageError(
+            "the server is a pooler that accepts no session settings: use"
+            " ConnectionOptions(pooler=True), or --pooler of `sokka worker`"
+        )
+    return from_psycopg(error, sent=False)
 
 
 def _report_of(original: BaseException) -> Report:

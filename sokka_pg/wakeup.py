@@ -141,6 +141,9 @@ class Wakeup:
                 async for notice in connection.notifies(timeout=PROBE_S):
                     self._note(notice.payload)
                 await asyncio.wait_for(connection.execute("select 1"), _ANSWER_S)
+                if connection.info.parameter_status("default_transaction_read_only") == "on":
+                    # Nobody can enqueue there: the primary is elsewhere by now.
+                    raise psycopg.OperationalError("the server has become read-only")
         finally:
             await _closed(connection)
 

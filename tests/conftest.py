@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.faults import programs
 
 SOURCES = pytest.StashKey[list[servers.Source]]()
 FOLDER = pytest.StashKey[Path]()
@@ -50,9 +51,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         servers.remove_clusters(config.stash[FOLDER])
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     names = [f"{s.major} ({s.origin})" for s in config.stash[SOURCES]]
-    return f"postgresql: {', '.join(names) or 'none found'}"
+    return [
+        f"postgresql: {', '.join(names) or 'none found'}",
+        *(
+            f"NOT RUN: tests/faults/{module}, for want of {program}"
+            for module, program in programs.left_out().items()
+        ),
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

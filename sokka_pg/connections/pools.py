@@ -32,8 +32,8 @@ from sokka_pg.connections.options import (
     still_there,
 )
 from sokka_pg.connections.sending import send, send_async, useless_after
-from sokka_pg.errors import DatabaseUnavailable, SokkaError, UsageError
-from sokka_pg.translate import from_psycopg, translated
+from sokka_pg.errors import DatabaseUnavailable, UsageError
+from sokka_pg.translate import from_connecting, translated
 
 T = TypeVar("T")
 SyncPool: TypeAlias = ConnectionPool[Connection[Any]]
@@ -341,13 +341,8 @@ def _connecting() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        found: SokkaError = from_psycopg(error, sent=False)
-        if "unsupported startup parameter" in str(error):
-            raise UsageError(
-                "the server is a pooler that accepts no session settings: "
-                "use ConnectionOptions(pooler=True)"
-            ) from error
-        if not isinstance(found, DatabaseUnavailable):
+        found = from_connecting(error)
+        if not isinstance(found, DatabaseUnavailable | UsageError):
             # A refused login, an unknown database: the server answered, but there
             # is no connection.
             found = DatabaseUnavailable(found.message, {**found.detail, "sent": False})

@@ -13,7 +13,7 @@ from sokka_pg.engine import words
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.leases import Hold
 from sokka_pg.engine.words import Answer
-from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError
+from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError, UsageError
 from sokka_pg.events import EventFeed
 from sokka_pg.lease_keeper import LeaseKeeper
 from sokka_pg.worker import narrate
@@ -40,7 +40,7 @@ class Desk:
         """Reach the database and prepare partitions.
 
         Tries for ``patience_s``, then raises DatabaseUnavailable; returns early
-        if ``given_up``. Raises SchemaMismatch at once.
+        if ``given_up``. Raises SchemaMismatch and UsageError at once.
         """
         deadline, backoff = monotonic() + patience_s, Backoff()
         while not given_up():
@@ -51,7 +51,7 @@ class Desk:
                     raise
                 self._note_failure(error)
                 await asyncio.sleep(backoff.next_s())
-            except (SchemaMismatch, BadArgument):
+            except (SchemaMismatch, BadArgument, UsageError):
                 raise
             except SokkaError as error:
                 # a role that may only work, or a lock: the sweep makes partitions too

@@ -14,7 +14,7 @@ from sokka_pg.calls import Call
 from sokka_pg.connections import ConnectionOptions, connect_arguments
 from sokka_pg.connections.sending import send_async
 from sokka_pg.lease_keeper import shut
-from sokka_pg.translate import from_psycopg
+from sokka_pg.translate import from_connecting
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Link:
             try:
                 self._connection = await AsyncConnection.connect(**self._arguments)
             except psycopg.Error as error:
-                raise from_psycopg(error, sent=False) from error
+                raise from_connecting(error) from error
             await self._connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
         return self._connection
 

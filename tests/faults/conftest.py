@@ -9,7 +9,11 @@ import pytest
 from psycopg.rows import dict_row
 
 from sokka_pg import Sokka, Worker, WorkerOptions
+from tests.faults import programs
 from tests.faults.waiting import Seen
+
+# Said in the header of the run, by the conftest of all tests.
+collect_ignore = list(programs.left_out())
 
 Working = Callable[..., AbstractAsyncContextManager[Worker]]
 

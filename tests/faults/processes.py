@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.faults import handlers
@@ -17,18 +18,21 @@ ROOT = Path(__file__).parents[2]
 class WorkerProcess:
     """``sokka worker`` on the handlers of ``tests.faults.handlers``."""
 
-    def __init__(self, url: str, folder: Path, *arguments: str, name: str = "w") -> None:
+    def __init__(
+        self, url: str, folder: Path, *arguments: str, name: str = "w",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log_path = folder / f"{name}.log"
         self.notes_path = folder / "notes"
-        environment = {
+        surroundings = {
             **os.environ, "SOKKA_DATABASE_URL": url, "SOKKA_TEST_NOTES": str(self.notes_path),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT), **(environment or {}),
         }
         command = [sys.executable, "-m", "tests.faults.cli", "worker",
                    "--app", "tests.faults.handlers:app", *arguments]
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=log,
+                command, cwd=ROOT, env=surroundings, stdout=log, stderr=log,
                 start_new_session=True,
             )
 
