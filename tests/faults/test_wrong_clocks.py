@@ -56,7 +56,8 @@ def start(db: str, tmp_path: Path) -> Iterator[Start]:
             name = f"off{off_by:+d}"
             process = WorkerProcess(
                 make_conninfo(db, application_name=name), tmp_path, "--topics", "t:4",
-                "--lease", "1s", "--pid", name, "--prefetch", "0", name=name, environment=with_clock_off_by(off_by),
+                "--lease", "1s", "--pid", name, "--prefetch", "0", name=name,
+                environment=with_clock_off_by(off_by),
             )
             stack.callback(process.kill)
             return process
