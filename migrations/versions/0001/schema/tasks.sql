@@ -53,9 +53,22 @@ create table sokka.tasks (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_insert_scale_factor = 0.2,
-    autovacuum_analyze_scale_factor = 0.05,
+    -- ANALYZE holds a snapshot, and while it runs no heartbeat can reuse the room of
+    -- the version before it (seen: 2,630 of 4,000 extends HOT instead of 3,898). The
+    -- verbs are planned for their indexes whatever the statistics say.
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 1000000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Nobody searches by these: sampling them would only make ANALYZE longer.
+alter table sokka.tasks
+    alter column data set statistics 0,
+    alter column headers set statistics 0,
+    alter column retry set statistics 0,
+    alter column progress set statistics 0,
+    alter column checkpoint set statistics 0,
+    alter column error set statistics 0;
 
 -- A unique index on the token, not a partial one, is what makes a fence hold by structure: an
 -- update that changes a uniquely indexed column takes a key-strength row lock,
