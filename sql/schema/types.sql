@@ -40,7 +40,7 @@ create type sokka.lease_state as (
 
 -- One member of a batch: verdict is 'ok' or the SQLSTATE of its refusal.
 create type sokka.verdict as (
-    ord     integer,
+    ord     bigint,
     task_id uuid,
     verdict text,
     detail  jsonb
@@ -49,7 +49,7 @@ create type sokka.verdict as (
 -- A task that is to be created, its defaults filled in. ord is its position in a
 -- bulk call, given says that the caller chose its id.
 create type sokka.task_spec as (
-    ord           integer,
+    ord           bigint,
     topic         text,
     data          jsonb,
     kind          text,

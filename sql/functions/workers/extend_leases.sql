@@ -2,7 +2,7 @@
 -- with the SQLSTATE of the refusal and how the task stands; 55P03 where only
 -- somebody else's lock stood in the way, which is no loss.
 create function sokka.judge_missed(
-    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_ords integer[], p_done integer[],
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_ords bigint[], p_done bigint[],
     p_now timestamptz
 ) returns setof sokka.verdict
 language plpgsql
@@ -11,12 +11,12 @@ as $$
 declare
     -- By position: searching an array for each member would be quadratic.
     v_done boolean[];
-    v_ord integer;
+    v_ord bigint;
 begin
     if cardinality(p_done) = cardinality(p_ords) then
         return;
     end if;
-    v_done := array_fill(false, array[(select max(o) from unnest(p_ords) o)]);
+    v_done := array_fill(false, array[(select max(o)::integer from unnest(p_ords) o)]);
     foreach v_ord in array p_done loop
         v_done[v_ord] := true;
     end loop;
@@ -34,7 +34,7 @@ begin
           from (select u.ord, u.task_id, u.token,
                        jsonb_build_object('pid', p_pid, 'token', u.token) as expected
                   from unnest(p_ords, p_task_ids, p_tokens) u (ord, task_id, token)
-                 where not v_done[u.ord]) m
+                 where not v_done[u.ord::integer]) m
           left join lateral (
             select k.task_id, k as task from sokka.locked_task k
              where k.task_id = m.task_id offset 0) l on true
@@ -74,7 +74,7 @@ $$;
 create function sokka.extend_leases(
     p_pid text, p_task_ids uuid[], p_tokens bigint[], p_lease interval default null
 ) returns table (
-    ord integer, task_id uuid, verdict text, lease_expires_at timestamptz, cancel_requested boolean
+    ord bigint, task_id uuid, verdict text, lease_expires_at timestamptz, cancel_requested boolean
 )
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
@@ -87,10 +87,10 @@ as $$
 #variable_conflict use_column
 declare
     v_lease constant interval := sokka.checked_lease('lease', p_lease);
-    v_all constant integer[] := array(select o from generate_series(1, cardinality(p_task_ids)) o);
+    v_all constant bigint[] := array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o);
     v_now timestamptz;
     v_locked uuid[];
-    v_ords integer[];
+    v_ords bigint[];
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
     select array_agg(l.task_id), array_agg(m.ord) into v_locked, v_ords
@@ -119,7 +119,7 @@ begin
           from unnest(v_ords) o
          cross join lateral (
             select k.task_id, k.lease_expires_at, k.cancel_requested_at
-              from sokka.tasks k where k.task_id = p_task_ids[o] offset 0) t;
+              from sokka.tasks k where k.task_id = p_task_ids[o::integer] offset 0) t;
     return query
         select v.ord, v.task_id, v.verdict, null::timestamptz, null::boolean
           from sokka.judge_missed(p_pid, p_task_ids, p_tokens, v_all, v_ords, v_now) v;

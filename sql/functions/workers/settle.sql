@@ -1,7 +1,7 @@
 -- settle_others: end members of a batch by other verbs than terminate, one by one,
 -- in order of ids. A row that somebody else holds is passed by (55P03).
 create function sokka.settle_others(
-    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_verbs text[], p_args jsonb[], p_ords integer[]
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_verbs text[], p_args jsonb[], p_ords bigint[]
 ) returns setof sokka.verdict
 language plpgsql as $$
 declare
@@ -85,7 +85,7 @@ begin
     for v_part in
         select m.verb = 'terminate' as terminate, array_agg(m.task_id) as task_ids,
                array_agg(m.token) as tokens, array_agg(m.verb) as verbs,
-               array_agg(m.arg) as args, array_agg(m.ord::integer) as ords
+               array_agg(m.arg) as args, array_agg(m.ord) as ords
           from unnest(p_task_ids, p_tokens, p_verbs, v_args)
                with ordinality m (task_id, token, verb, arg, ord)
          group by 1 order by 1 desc loop
@@ -129,7 +129,7 @@ create function sokka.settle_and_reserve(
     p_pid text, p_task_ids uuid[], p_tokens bigint[], p_verbs text[], p_args jsonb[],
     p_topics text[], p_max_tasks integer, p_lease interval default null,
     p_limits integer[] default null
-) returns table (ord integer, task_id uuid, verdict text, detail jsonb, lease sokka.leased_task)
+) returns table (ord bigint, task_id uuid, verdict text, detail jsonb, lease sokka.leased_task)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -153,7 +153,7 @@ begin
                        from sokka.settle_batch(p_pid, p_task_ids, p_tokens, p_verbs, p_args) s;
     end if;
     if cardinality(p_topics) > 0 and p_max_tasks > 0 then
-        return query select null::integer, r.task_id, 'reserved', null::jsonb, r
+        return query select null::bigint, r.task_id, 'reserved', null::jsonb, r
                        from sokka.reserve_batch(p_topics, p_limits, p_pid, p_max_tasks, v_lease) r;
     end if;
 end

@@ -6,7 +6,7 @@
 --         position, from 1.
 -- Returns (ord, task_id, created) for each.   Raises: as create_task.
 create function sokka.create_tasks(p_specs jsonb)
-returns table (ord integer, task_id uuid, created boolean)
+returns table (ord bigint, task_id uuid, created boolean)
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -97,7 +97,7 @@ declare
     v_spec record;
     v_detail text;
 begin
-    for v_spec in select e.value, e.ordinality::integer as ord
+    for v_spec in select e.value, e.ordinality as ord
                     from jsonb_array_elements(p_specs) with ordinality e loop
         begin
             perform sokka.parse_specs(jsonb_build_array(v_spec.value));

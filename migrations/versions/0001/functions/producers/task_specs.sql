@@ -110,7 +110,7 @@ end
 $$;
 
 -- refuse_spec: refuse one spec; in a bulk call by its position.
-create function sokka.refuse_spec(p_ord integer, p_argument text, p_rule text) returns void
+create function sokka.refuse_spec(p_ord bigint, p_argument text, p_rule text) returns void
 language plpgsql as $$
 begin
     if p_ord is null then
@@ -123,7 +123,7 @@ $$;
 
 -- refuse_task_id: say who has the id. p_inserted: this call has put a task under it
 -- meanwhile, which is not the one.
-create function sokka.refuse_task_id(p_task_id uuid, p_ord integer, p_inserted boolean) returns void
+create function sokka.refuse_task_id(p_task_id uuid, p_ord bigint, p_inserted boolean) returns void
 language plpgsql as $$
 declare
     v_detail jsonb;
@@ -264,7 +264,7 @@ $$;
 -- insert_tasks: create the tasks of these specs, or find those that hold their
 -- unique keys.
 create function sokka.insert_tasks(p_specs sokka.task_spec[])
-returns table (ord integer, task_id uuid, created boolean)
+returns table (ord bigint, task_id uuid, created boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare

@@ -20,7 +20,7 @@ $$;
 
 -- terminate_batch: as terminate_tasks, for callers that have checked the arguments.
 create function sokka.terminate_batch(
-    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_results jsonb[], p_ords integer[]
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_results jsonb[], p_ords bigint[]
 ) returns setof sokka.verdict
 language plpgsql
 set enable_seqscan = off
@@ -31,7 +31,7 @@ as $$
 declare
     v_now timestamptz;
     v_ended uuid[];
-    v_ords integer[];
+    v_ords bigint[];
     v_expiries timestamptz[];
     v_results jsonb[];
     v_by_id jsonb;
@@ -99,6 +99,6 @@ begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
     perform sokka.check_results('results', p_task_ids, p_results);
     return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, p_results,
-        array(select o.ord from generate_series(1, cardinality(p_task_ids)) o (ord)));
+        array(select o.ord from generate_series(1::bigint, cardinality(p_task_ids)) o (ord)));
 end
 $$;
