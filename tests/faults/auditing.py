@@ -21,6 +21,9 @@ _UNTOLD = """
 
 _TWICE = "select task_id from sokka.all_tasks group by task_id having count(*) > 1"
 
+# An instant that only another clock than the server's can have given.
+_AHEAD = "select task_id, event, at from sokka.task_history where at > clock_timestamp()"
+
 # A lease ends by its holder's word or when its time is over, and the next begins then.
 _OVERLAPS = """
     with leases as (
@@ -49,7 +52,7 @@ def check_records(conn: psycopg.Connection) -> None:
 
 def check_leases(conn: psycopg.Connection) -> None:
     """No two leases of a task at one time, by the server's clock; none cut short."""
-    for query in (_OVERLAPS, _TOO_SOON):
+    for query in (_AHEAD, _OVERLAPS, _TOO_SOON):
         assert conn.execute(query).fetchall() == []
 
 
