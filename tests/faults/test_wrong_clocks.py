@@ -59,10 +59,17 @@ def start(db: str, tmp_path: Path) -> Iterator[Start]:
                 "--lease", "1s", "--pid", name, "--prefetch", "0", name=name,
                 environment=with_clock_off_by(off_by),
             )
+            stack.callback(_clear_up_after, process.process.pid)
             stack.callback(process.kill)
             return process
 
         yield made
+
+
+def _clear_up_after(pid: int) -> None:
+    """The library shares memory by the process's id, and a killed one leaves it."""
+    for left in Path("/dev/shm").glob(f"*faketime_*_{pid}"):
+        left.unlink(missing_ok=True)
 
 
 @pytest.fixture
