@@ -72,17 +72,19 @@ def test_a_silent_worker_and_the_sweep_never_end_the_same_task_both(
     start: Start, sweeping: Callable[[], None], db: str, conn: psycopg.Connection
 ) -> None:
     count, dice = 500, random.Random(2)
+    names = [f"w{n}" for n in range(4)]
+    workers = {
+        name: start(name, "--topics", "t:10", "--lease", "300ms")
+        for name in names
+    }
+    for worker in workers.values():
+        worker.serving()
     with PgTaskStore(db) as store:
         store.create_tasks(
             {"topic": "t", "kind": "wait_for", "max_attempts": 1, "max_losses": 0,
              "data": {"seconds": dice.uniform(0.25, 0.35)}}
             for _ in range(count)
         )
-    names = [f"w{n}" for n in range(4)]
-    workers = {
-        name: start(name, "--topics", "t:10", "--lease", "300ms", "--log-level", "error")
-        for name in names
-    }
     sweeping()
     for name in names:
         until(lambda name=name: (name,) in conn.execute(_HOLDERS).fetchall(), f"a lease of {name}")

@@ -72,8 +72,7 @@ def _clear_up_after(pid: int) -> None:
         left.unlink(missing_ok=True)
 
 
-@pytest.fixture
-def tasks(db: str, conn: psycopg.Connection) -> list[Any]:
+def enqueued(db: str, conn: psycopg.Connection) -> list[Any]:
     """Some to be started now, some later; the table ``given`` remembers when."""
     dice = random.Random(4)
     (now,) = conn.execute("select clock_timestamp()").fetchone() or (None,)
@@ -103,11 +102,12 @@ def test_the_clocks_are_off(start: Start) -> None:
 
 @pytest.mark.parametrize(("killed", "other"), [(180, -180), (-180, 180)])
 def test_workers_whose_clocks_differ_start_nothing_early_and_share_no_lease(
-    start: Start, tasks: list[Any], conn: psycopg.Connection, killed: int, other: int
+    start: Start, db: str, conn: psycopg.Connection, killed: int, other: int
 ) -> None:
     workers = {shift: start(shift) for shift in (killed, other)}
     for worker in workers.values():
         worker.serving()
+    tasks = enqueued(db, conn)  # now, so that there is work for both
     first, name = workers[killed], f"off{killed:+d}"
     until(lambda: conn.execute(_HELD, (name,)).fetchall(), "a lease of the one to be killed")
     first.kill()
