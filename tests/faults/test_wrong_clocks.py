@@ -128,6 +128,8 @@ def _connected(conn: psycopg.Connection, name: str) -> bool:
     """Whether the server still hears this worker, which is named like its pid."""
     return bool(
         conn.execute(
-            "select from pg_stat_activity where application_name = %s", (name,)
+            "select from pg_stat_activity"
+            " where application_name = %s and datname = current_database()",
+            (name,),
         ).fetchall()
     )
