@@ -22,6 +22,7 @@ import sys
 import threading
 import uuid
 from pathlib import Path
+from shlex import quote
 
 from sokka_pg import embedded
 from tests.docs.blocks import ROOT, Block
@@ -86,7 +87,10 @@ class Reader:
         shims = self.folder / "bin"
         shims.mkdir()
         for name, line in _SHIMS.items():
-            line = line.format(python=sys.executable, make=shutil.which("make"), root=ROOT)
+            line = line.format(
+                python=quote(sys.executable), make=quote(shutil.which("make") or "make"),
+                root=quote(str(ROOT)),
+            )
             (shims / name).write_text(f"#!/bin/sh\n{line}\n")
             (shims / name).chmod(0o755)
         path = [str(shims), str(psql_folder()), kept.get("PATH", os.defpath)]
