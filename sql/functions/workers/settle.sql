@@ -82,6 +82,11 @@ declare
     v_args constant jsonb[] := coalesce(p_args, array_fill(null::jsonb, array[cardinality(p_verbs)]));
     v_part record;
 begin
+    if 'terminate' = all (p_verbs) then
+        return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, v_args,
+            array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o));
+        return;
+    end if;
     for v_part in
         select m.verb = 'terminate' as terminate, array_agg(m.task_id) as task_ids,
                array_agg(m.token) as tokens, array_agg(m.verb) as verbs,
