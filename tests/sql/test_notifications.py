@@ -148,18 +148,27 @@ def test_a_worker_does_not_fall_asleep_while_somebody_enqueues(
     assert idle(fresh, "a") is True
 
 
-def test_a_producer_waits_for_a_worker_that_is_about_to_sleep(
+def test_a_worker_that_is_about_to_sleep_is_notified_unseen(
     fresh: Queue, another: Another, listener: Queue
 ) -> None:
-    """Else it sees no mark, the worker sees no task, and both go on."""
+    """Else the producer sees no mark, the worker sees no task, and both go on."""
     sleeper = another(autocommit=False)
     idle(sleeper, "a")
-    fresh.execute("set lock_timeout = '20 s'")
-    with fresh.connection.transaction():
-        assert not fresh.value(
-            "select pg_try_advisory_xact_lock_shared("
-            "'sokka.idle_workers'::regclass::oid::integer, hashtext('a'))"
-        )
-    sleeper.connection.commit()
     fresh.create("a")
     assert heard(fresh, listener) == [sound(fresh, "a")]
+    sleeper.connection.rollback()
+    fresh.create("a")
+    assert heard(fresh, listener) == []
+
+
+def test_a_bulk_call_over_ten_thousand_topics_takes_a_bounded_number_of_locks(
+    queue: Queue, another: Another
+) -> None:
+    caller = another(autocommit=False)
+    specs = [{"topic": f"{n}"} for n in range(10_000)]
+    assert len(caller.call("create_tasks", specs=Jsonb(specs))) == 10_000
+    held = caller.value(
+        "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+    )
+    assert 0 < held <= 512
+    caller.connection.rollback()

@@ -8,6 +8,14 @@ language sql immutable as $$
     select substr(md5(p_topic), 1, 8)
 $$;
 
+-- wake_slot: the lock that orders enqueueing to a topic against falling asleep on it.
+-- Topics share 512 of them: a bulk call with thousands of topics must not fill the
+-- server's lock table.
+create function sokka.wake_slot(p_topic text) returns integer
+language sql immutable as $$
+    select hashtext(p_topic) & 511
+$$;
+
 -- announce: wake whoever sleeps on these topics when the transaction commits.
 -- The shared lock orders it against mark_idle: either the mark is seen here, or
 -- the worker sees the committed task in the poll that follows its mark. A worker
@@ -23,7 +31,7 @@ begin
     end if;
     foreach v_topic in array p_topics loop
         if not pg_try_advisory_xact_lock_shared(
-                'sokka.idle_workers'::regclass::oid::integer, hashtext(v_topic))
+                'sokka.idle_workers'::regclass::oid::integer, sokka.wake_slot(v_topic))
            or exists (select from sokka.idle_workers w
                        where w.topic = v_topic and w.idle_until > sokka.clock()) then
             perform pg_notify('sokka', 't' || sokka.topic_hash(v_topic));

@@ -12,13 +12,14 @@ set lock_timeout = '3s'
 as $$
 declare
     v_for constant interval := sokka.checked_lease('for', p_for);
-    v_topic text;
+    v_slot integer;
 begin
     perform sokka.check_reserve(p_topics, null, p_pid, 1);
     perform sokka.check_not_null('for', p_for is null);
-    foreach v_topic in array array(select distinct t from unnest(p_topics) t order by 1) loop
+    foreach v_slot in array array(
+        select distinct sokka.wake_slot(t) from unnest(p_topics) t order by 1) loop
         if not pg_try_advisory_xact_lock(
-            'sokka.idle_workers'::regclass::oid::integer, hashtext(v_topic)) then
+            'sokka.idle_workers'::regclass::oid::integer, v_slot) then
             return false;
         end if;
     end loop;
