@@ -95,9 +95,10 @@ def test_a_torn_or_strange_pid_file_does_not_stop_a_start(
 
 def test_a_postmaster_that_the_kernel_killed_is_replaced(binaries: Binaries, home: Path) -> None:
     with Server.start(home / "data", binaries=binaries) as server:
+        postmaster = server._running()
         with psycopg.connect(server.url()):
             os.kill(server.pid, signal.SIGKILL)
-            server._running().wait(60)
+            postmaster.wait(60)
         server.restart()
         assert ask(server.url(), "select 1") == 1
 
