@@ -165,6 +165,36 @@ class UsageError(SokkaError, ValueError):
     """The program asked for something that its own configuration rules out."""
 
 
+class TaskFailed(SokkaError):
+    """The task whose result was asked for has none: it failed.
+
+    ``detail`` holds ``task_id`` and ``failure``, the error that was stored.
+    """
+
+    @classmethod
+    def of(cls, task_id: object, failure: Mapping[str, Any] | None) -> TaskFailed:
+        """The error for a failed task: TaskCancelled where it was cancelled."""
+        found = dict(failure or {})
+        kind = TaskCancelled if found.get("code") == "cancelled" else TaskFailed
+        words = found.get("message") or found.get("code") or "failed"
+        return kind(f"task {task_id}: {words}", {"task_id": str(task_id), "failure": found})
+
+    @property
+    def failure(self) -> dict[str, Any]:
+        """The stored error: ``code``, ``message`` and whatever was said beside them."""
+        found: dict[str, Any] = self.detail.get("failure") or {}
+        return found
+
+    @property
+    def code(self) -> str:
+        """What the failure is called; ``error`` where nobody gave it a name."""
+        return str(self.failure.get("code", "error"))
+
+
+class TaskCancelled(TaskFailed):
+    """The task whose result was asked for was cancelled."""
+
+
 BY_SQLSTATE: dict[str, type[Refused]] = {
     cls.sqlstate: cls
     for cls in (

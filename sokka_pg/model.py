@@ -82,6 +82,9 @@ class LeasedTask:
     losses: int
     leased_at: datetime
     expires_at: datetime | None
+    parent_task_id: UUID | None = None
+    candidate: int | None = None
+    """Its number within a fan-out, from 1; None outside one."""
 
     @property
     def lease(self) -> Lease:
@@ -129,6 +132,11 @@ class Task:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    parent_task_id: UUID | None = None
+    candidate: int | None = None
+    """Its number within a fan-out, from 1; None outside one."""
+    depth: int = 0
+    """How many ancestors it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +240,8 @@ class Settlement:
 
     ``verb`` and its ``arg``: ``terminate`` (the result, None = none), ``fail``
     (an error object), ``retry`` (an object with ``error`` and ``delay``, a
-    duration or None), ``snooze`` (a duration), ``release`` (None).
+    duration or None), ``snooze`` (a duration), ``release`` (None), ``wait`` (the id
+    of the child to wait for).
     """
 
     task_id: UUID
@@ -305,6 +314,162 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class FanOutCreated:
+    """The answer to ``fan_out``: a task that stands for many, and ends by their ends.
+
+    ``created`` is false where an earlier call with the same task id made it.
+    """
+
+    task_id: UUID
+    status: Status
+    total: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Where a fan-out stands.
+
+    ``state``: open, decided (what is left is being cancelled) or closed.
+    ``outcome``: None, satisfied, unmet, deadline or cancelled. ``late`` counts the
+    candidates that ended after the decision; they are in no other count.
+    """
+
+    task_id: UUID
+    parent_task_id: UUID | None
+    policy: str
+    needed: int | None
+    total: int
+    max_running: int | None
+    in_flight: int
+    done: int
+    succeeded: int
+    failed: int
+    late: int
+    state: str
+    outcome: str | None
+    deadline_at: datetime | None
+    created_at: datetime
+    decided_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """One candidate of a fan-out, final or not yet; ``candidate`` counts from 1."""
+
+    candidate: int
+    task_id: UUID
+    status: Status
+    result: Json
+    error: dict[str, Json] | None
+    attempt: int
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A recorded step of a task, and the token of the lease that recorded it."""
+
+    seq: int
+    name: str
+    value: Json
+    token: int
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecorded:
+    """The answer to ``record_step``. ``recorded`` is false where the name had a
+    value already; then ``value`` is that one."""
+
+    seq: int
+    value: Json
+    recorded_at: datetime
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A task's stream: how far it is written and read, and its bounds.
+
+    ``status`` and ``error`` are those of the task: when it is final, nothing more
+    will be written. ``pending_*`` is what waits to be read.
+    """
+
+    task_id: UUID
+    status: Status
+    last_seq: int
+    consumed_seq: int
+    max_items: int
+    max_bytes: int
+    pending_items: int
+    pending_bytes: int
+    error: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamItem:
+    """One item of a stream; ``seq`` counts from 1 without gaps."""
+
+    seq: int
+    item: Json
+    written_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAppended:
+    """How many of the given items were taken, the first ones, and what room is left."""
+
+    accepted: int
+    last_seq: int
+    free_items: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLook:
+    """A short look at a task: enough to see what changed since the last one.
+
+    ``stream_seq`` and ``stream_read`` are the last numbers that were written and
+    acknowledged; None without a stream.
+    """
+
+    task_id: UUID
+    status: Status
+    record_ver: int
+    attempt: int
+    progress: Json
+    cancel_requested_at: datetime | None
+    updated_at: datetime
+    finished_at: datetime | None
+    stream_seq: int | None
+    stream_read: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """One task of a tree, ``level`` steps below its root.
+
+    ``policy`` is None but for fan-outs; ``children`` counts the direct ones, shown
+    or not.
+    """
+
+    level: int
+    task_id: UUID
+    parent_task_id: UUID | None
+    candidate: int | None
+    topic: str
+    kind: str
+    status: Status
+    attempt: int
+    policy: str | None
+    error_code: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What one sweep did, and when the next is worth doing."""
 
@@ -351,6 +516,13 @@ class Snooze(Outcome):
 
     delay: timedelta
     reason: str | None = None
+
+
+@dataclass(eq=False)
+class Wait(Outcome):
+    """Sleep until a task below this one is final; the attempt is given back."""
+
+    task_id: UUID
 
 
 @dataclass(eq=False)
