@@ -5,6 +5,7 @@ answer reads; stores send the calls.
 """
 
 from sokka_pg.calls.fences import advance_fence, assert_lease, guard_table, unguard_table
+from sokka_pg.calls.joins import FanOutOptions, fan_out, get_join, join_results, task_tree
 from sokka_pg.calls.operators import (
     apply_retention,
     cancel,
@@ -30,6 +31,9 @@ from sokka_pg.calls.operators import (
 )
 from sokka_pg.calls.producers import TaskOptions, create_task, create_tasks
 from sokka_pg.calls.statement import Call, Statement
+from sokka_pg.calls.steps import list_steps, record_step
+from sokka_pg.calls.streams import append_stream, get_stream, open_stream, read_stream
+from sokka_pg.calls.watching import peek_tasks, task_hash, unwatch_tasks, watch_tasks
 from sokka_pg.calls.workers import (
     acquire_lease,
     extend_lease,
@@ -47,14 +51,17 @@ from sokka_pg.calls.workers import (
     snooze,
     terminate,
     terminate_many,
+    wait_for_task,
 )
 
 __all__ = [
     "Call",
+    "FanOutOptions",
     "Statement",
     "TaskOptions",
     "acquire_lease",
     "advance_fence",
+    "append_stream",
     "apply_retention",
     "assert_lease",
     "cancel",
@@ -65,16 +72,25 @@ __all__ = [
     "extend_lease",
     "extend_leases",
     "fail",
+    "fan_out",
+    "get_join",
+    "get_stream",
     "get_task",
     "guard_table",
     "history",
+    "join_results",
     "list_group",
     "list_leased_tasks",
+    "list_steps",
     "list_tasks",
     "mark_idle",
+    "open_stream",
     "pause_topic",
+    "peek_tasks",
     "prepare_partitions",
     "raise_token_epoch",
+    "read_stream",
+    "record_step",
     "release_lease",
     "renew_lease",
     "report_progress",
@@ -91,9 +107,14 @@ __all__ = [
     "settle_tasks",
     "snooze",
     "sweep",
+    "task_hash",
+    "task_tree",
     "terminate",
     "terminate_many",
     "topic_hash",
     "topics",
     "unguard_table",
+    "unwatch_tasks",
+    "wait_for_task",
+    "watch_tasks",
 ]

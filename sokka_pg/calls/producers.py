@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypedDict
@@ -52,6 +52,8 @@ class TaskOptions(TypedDict, total=False):
     """How many leases may be lost before the task fails; default 5."""
     on_conflict: str
     """What a taken unique_key does: ``existing`` (default) or ``error``."""
+    parent_task_id: UUID | str | None
+    """The live task that it stands below: cancelled with it."""
 
 
 _TYPES = {
@@ -59,7 +61,7 @@ _TYPES = {
     "task_group_id": "uuid", "priority": "integer", "run_at": "timestamptz",
     "max_attempts": "integer", "retry": "jsonb", "timeout": "interval",
     "expires_at": "timestamptz", "unique_key": "text", "headers": "jsonb",
-    "max_losses": "integer", "on_conflict": "text",
+    "max_losses": "integer", "on_conflict": "text", "parent_task_id": "uuid",
 }  # fmt: skip
 _JSON = frozenset({"data", "retry", "headers"})
 
@@ -86,10 +88,9 @@ def create_tasks(
     specs: Iterable[Mapping[str, Any]], *, max_data_bytes: int = DATA_LIMIT
 ) -> Call[list[CreatedId]]:
     found = arguments.members(specs, "specs")
-    texts = [_spec_text(i, spec, max_data_bytes) for i, spec in enumerate(found, start=1)]
     return Call(
         _CREATE_TASKS,
-        {"specs": f"[{','.join(texts)}]"},
+        {"specs": specs_text(found, max_data_bytes)},
         lambda rows: [CreatedId(*row) for row in rows],
     )
 
@@ -123,13 +124,30 @@ def _exists_now(task_id: UUID) -> Callable[[Refused], Call[CreatedTask] | None]:
     return read_back
 
 
-def _spec_text(position: int, spec: object, max_data_bytes: int) -> str:
+def specs_text(
+    specs: Sequence[object], max_data_bytes: int, without: frozenset[str] = frozenset()
+) -> str:
+    """The JSON array of these specs, which may not name the words of ``without``.
+    Raises BadArgument with the ``position`` of the spec, from 1."""
+    texts = (_spec_text(i, spec, max_data_bytes, without) for i, spec in enumerate(specs, start=1))
+    return f"[{','.join(texts)}]"
+
+
+def option_text(name: str, value: object) -> str | None:
+    """One option of a task as it is sent; None stands for the default. Raises BadArgument."""
+    text: str | None = None if value is None else _CHECKS[name](value)
+    return text
+
+
+def _spec_text(
+    position: int, spec: object, max_data_bytes: int, without: frozenset[str]
+) -> str:
     if not isinstance(spec, Mapping):
         raise BadArgument.of(f"specs[{position}]", "must be a mapping", spec)
     if "topic" not in spec:
         raise BadArgument.of(f"specs[{position}].topic", "is required")
     try:
-        params = _params(spec, max_data_bytes)
+        params = _params(spec, max_data_bytes, without)
     except BadArgument as refused:
         raise BadArgument(
             f"specs[{position}].{refused.message}", {**refused.detail, "position": position}
@@ -141,12 +159,16 @@ def _spec_text(position: int, spec: object, max_data_bytes: int) -> str:
     return "{" + ",".join(members) + "}"
 
 
-def _params(given: Mapping[str, Any], max_data_bytes: int) -> dict[str, str | None]:
+def _params(
+    given: Mapping[str, Any], max_data_bytes: int, without: frozenset[str] = frozenset()
+) -> dict[str, str | None]:
     """The arguments that were given, as text; None counts as not given."""
     unknown = given.keys() - _TYPES.keys()
     if unknown:
         argument = min(map(str, unknown))
         raise BadArgument.of(argument, "is no argument of create_task")
+    for argument in sorted(given.keys() & without):
+        raise BadArgument.of(argument, "is not for the candidates of a fan-out")
     if given.get("topic") is None:
         raise BadArgument.of("topic", "is required")
     params: dict[str, str | None] = {}
@@ -187,4 +209,5 @@ _CHECKS: Mapping[str, Any] = {
     "headers": arguments.headers,
     "max_losses": lambda value: arguments.integer(value, "max_losses", 0, arguments.MOST_INT),
     "on_conflict": _on_conflict,
+    "parent_task_id": lambda value: str(arguments.uuid(value, "parent_task_id")),
 }

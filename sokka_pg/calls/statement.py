@@ -149,9 +149,12 @@ def instant_column(name: str) -> Column:
 
 
 _JSON_FIELDS = frozenset(
-    {"data", "headers", "retry", "progress", "checkpoint", "result", "error", "detail"}
-)
-_UUID_FIELDS = frozenset({"task_id", "task_group_id", "resubmit_of"})
+    {
+        "data", "headers", "retry", "progress", "checkpoint", "result", "error", "detail",
+        "value", "item",
+    }
+)  # fmt: skip
+_UUID_FIELDS = frozenset({"task_id", "task_group_id", "resubmit_of", "parent_task_id"})
 _SECONDS_FIELDS = frozenset({"timeout", "lease", "retention"})
 
 

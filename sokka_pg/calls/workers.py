@@ -231,6 +231,12 @@ def retry(
     return Call(_RETRY, params, _one(TaskOutcome))
 
 
+def wait_for_task(lease: Lease, waits_for: UUID | str) -> Call[TaskOutcome]:
+    params = arguments.proof_params(lease)
+    params["waits_for"] = str(arguments.uuid(waits_for, "waits_for"))
+    return Call(_WAIT, params, _one(TaskOutcome))
+
+
 def release_lease(lease: Lease) -> Call[TaskOutcome]:
     return Call(_RELEASE, arguments.proof_params(lease), _one(TaskOutcome))
 
@@ -239,6 +245,7 @@ _TERMINATE = Statement("terminate_task", _OUTCOME, (*_PROOF, ("result", "jsonb")
 _FAIL = Statement("fail_task", _OUTCOME, (*_PROOF, ("error", "jsonb")))
 _SNOOZE = Statement("snooze_task", _OUTCOME, (*_PROOF, ("snooze", "interval")))
 _RETRY = Statement("retry_task", _OUTCOME, (*_PROOF, ("error", "jsonb"), ("delay", "interval")))
+_WAIT = Statement("wait_for_task", _OUTCOME, (*_PROOF, ("waits_for", "uuid")))
 _RELEASE = Statement("release_lease", _OUTCOME, _PROOF)
 
 
@@ -379,10 +386,15 @@ def _release_text(arg: Any) -> None:
         raise BadArgument.of("release", "takes no argument", arg)
 
 
+def _wait_text(arg: Any) -> str:
+    return f'"{arguments.uuid(arg, "wait")}"'
+
+
 _ARGS: Mapping[str, Callable[[Any], str | None]] = {
     "terminate": lambda arg: None if arg is None else encode(arg, "result"),
     "fail": encode_error,
     "retry": _retry_text,
     "snooze": _snooze_text,
     "release": _release_text,
+    "wait": _wait_text,
 }

@@ -12,7 +12,7 @@ from psycopg import Connection
 from typing_extensions import Unpack
 
 from sokka_pg import calls
-from sokka_pg.calls import Call, TaskOptions
+from sokka_pg.calls import Call, FanOutOptions, TaskOptions
 from sokka_pg.calls.arguments import proof
 from sokka_pg.calls.repeating import Tries
 from sokka_pg.calls.statement import checked_schema
@@ -26,6 +26,9 @@ from sokka_pg.model import (
     CreatedId,
     CreatedTask,
     ExtendVerdict,
+    FanOutCreated,
+    Join,
+    JoinResult,
     Json,
     LeasedTask,
     LeaseState,
@@ -34,13 +37,20 @@ from sokka_pg.model import (
     SettledBatch,
     Settlement,
     SettleVerdict,
+    StepRecord,
+    StepRecorded,
+    StreamAppended,
+    StreamItem,
+    StreamState,
     SweepReport,
     Task,
     TaskEvent,
+    TaskLook,
     TaskOutcome,
     TaskSummary,
     TopicStat,
     TopicState,
+    TreeNode,
 )
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.store.protocol import ErrorLike, LeaseLike
@@ -304,6 +314,123 @@ class PgTaskStore:
         connection: Any = None,
     ) -> CheckpointSaved:
         return self._run(calls.save_checkpoint(proof(lease, pid, token), checkpoint), connection)
+
+    def fan_out(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        connection: Any = None,
+        **options: Unpack[FanOutOptions],
+    ) -> FanOutCreated:
+        return self._run(
+            calls.fan_out(specs, max_data_bytes=self._max_data_bytes, **options), connection
+        )
+
+    def join(self, task_id: UUID | str, *, connection: Any = None) -> Join | None:
+        return self._run(calls.get_join(task_id), connection)
+
+    def join_results(
+        self, task_id: UUID | str, after: int = 0, limit: int = 1_000, *, connection: Any = None
+    ) -> list[JoinResult]:
+        return self._run(calls.join_results(task_id, after, limit), connection)
+
+    def wait_for_task(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        waits_for: UUID | str,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return self._run(calls.wait_for_task(proof(lease, pid, token), waits_for), connection)
+
+    def record_step(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        name: str,
+        value: Json,
+        connection: Any = None,
+    ) -> StepRecorded:
+        return self._run(
+            calls.record_step(proof(lease, pid, token), name, value, self._max_data_bytes),
+            connection,
+        )
+
+    def steps(self, task_id: UUID | str, *, connection: Any = None) -> list[StepRecord]:
+        return self._run(calls.list_steps(task_id), connection)
+
+    def open_stream(
+        self,
+        task_id: UUID | str,
+        max_items: int = 1_000,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> StreamState:
+        return self._run(calls.open_stream(task_id, max_items, max_bytes), connection)
+
+    def append_stream(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        items: Iterable[Json],
+        after: int | None = None,
+        connection: Any = None,
+    ) -> StreamAppended:
+        return self._run(
+            calls.append_stream(proof(lease, pid, token), items, after, self._max_data_bytes),
+            connection,
+        )
+
+    def read_stream(
+        self,
+        task_id: UUID | str,
+        after: int = 0,
+        max_items: int = 100,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> list[StreamItem]:
+        return self._run(calls.read_stream(task_id, after, max_items, max_bytes), connection)
+
+    def stream(self, task_id: UUID | str, *, connection: Any = None) -> StreamState | None:
+        return self._run(calls.get_stream(task_id), connection)
+
+    def watch_tasks(
+        self,
+        watcher: str,
+        task_ids: Iterable[UUID | str],
+        duration: Duration,
+        *,
+        connection: Any = None,
+    ) -> int:
+        return self._run(calls.watch_tasks(watcher, task_ids, duration), connection)
+
+    def unwatch_tasks(
+        self, watcher: str, task_ids: Iterable[UUID | str] | None = None, *, connection: Any = None
+    ) -> None:
+        return self._run(calls.unwatch_tasks(watcher, task_ids), connection)
+
+    def peek_tasks(
+        self, task_ids: Iterable[UUID | str], *, connection: Any = None
+    ) -> list[TaskLook]:
+        return self._run(calls.peek_tasks(task_ids), connection)
+
+    def task_tree(
+        self,
+        task_id: UUID | str,
+        max_rows: int = 1_000,
+        max_children: int = 100,
+        *,
+        connection: Any = None,
+    ) -> list[TreeNode]:
+        return self._run(calls.task_tree(task_id, max_rows, max_children), connection)
 
     def assert_lease(
         self,

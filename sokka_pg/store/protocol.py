@@ -21,7 +21,7 @@ from uuid import UUID
 
 from typing_extensions import Unpack
 
-from sokka_pg.calls import TaskOptions
+from sokka_pg.calls import FanOutOptions, TaskOptions
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
@@ -30,6 +30,9 @@ from sokka_pg.model import (
     CreatedId,
     CreatedTask,
     ExtendVerdict,
+    FanOutCreated,
+    Join,
+    JoinResult,
     Json,
     Lease,
     LeasedTask,
@@ -39,13 +42,20 @@ from sokka_pg.model import (
     SettledBatch,
     Settlement,
     SettleVerdict,
+    StepRecord,
+    StepRecorded,
+    StreamAppended,
+    StreamItem,
+    StreamState,
     SweepReport,
     Task,
     TaskEvent,
+    TaskLook,
     TaskOutcome,
     TaskSummary,
     TopicStat,
     TopicState,
+    TreeNode,
 )
 
 LeaseLike = Lease | LeasedTask | tuple[UUID | str, str, int] | UUID | str
@@ -295,6 +305,148 @@ class TaskStore(Protocol):
         connection: Any = None,
     ) -> CheckpointSaved:
         """Record a safe point, handed to the next owner should this one be lost."""
+        ...
+
+    def fan_out(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        connection: Any = None,
+        **options: Unpack[FanOutOptions],
+    ) -> FanOutCreated:
+        """Store up to 10,000 candidates (specs as for ``create_tasks``) and the task that
+        stands for them, all or none. It sleeps until its policy is decided. Then what is
+        left of the candidates is cancelled, and it ends or, with a ``kind``, is worked
+        off like any other task.
+
+        With a ``task_id`` the call can be repeated (it is by itself when its answer was
+        lost): it gets the same fan-out, ``created`` false. Raises TaskAlreadyExists where
+        something else has the id; with a ``parent`` what verbs on a lease raise."""
+        ...
+
+    def join(self, task_id: UUID | str, *, connection: Any = None) -> Join | None:
+        """Where a fan-out stands; None where the task is none."""
+        ...
+
+    def join_results(
+        self, task_id: UUID | str, after: int = 0, limit: int = 1_000, *, connection: Any = None
+    ) -> list[JoinResult]:
+        """The candidates numbered above ``after``, in order, those that have not ended too.
+        Raises NoTaskFound where the task is no fan-out."""
+        ...
+
+    def wait_for_task(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        waits_for: UUID | str,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        """Put a task to sleep until a child of it is final (at once ready where it is).
+        The lease ends and the attempt is given back."""
+        ...
+
+    def record_step(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        name: str,
+        value: Json,
+        connection: Any = None,
+    ) -> StepRecorded:
+        """Record what a step of the task came to, once and for all owners to come. The
+        first value under a name stays; a later call gets it, ``recorded`` false. At most
+        10,000 steps a task. Repeated by itself when the answer was lost."""
+        ...
+
+    def steps(self, task_id: UUID | str, *, connection: Any = None) -> list[StepRecord]:
+        """The recorded steps of a task, in order; empty when there are none."""
+        ...
+
+    def open_stream(
+        self,
+        task_id: UUID | str,
+        max_items: int = 1_000,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> StreamState:
+        """Give a live task a stream that holds so many items, and bytes of JSON, unread.
+        One that is open stays as it is. Raises NoTaskFound, AlreadyDone."""
+        ...
+
+    def append_stream(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        items: Iterable[Json],
+        after: int | None = None,
+        connection: Any = None,
+    ) -> StreamAppended:
+        """Append 1 to 1,000 items to the task's stream, as many as there is room for, the
+        first ones first; never waits. ``after``: the number of the last item so far, as
+        the caller knows it. With it the call is repeated by itself when its answer was
+        lost. Raises TaskConcurrentlyUpdated (``detail["last_seq"]``) where it is another."""
+        ...
+
+    def read_stream(
+        self,
+        task_id: UUID | str,
+        after: int = 0,
+        max_items: int = 100,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> list[StreamItem]:
+        """The items numbered above ``after``; those up to it are acknowledged, and make
+        room for more. At least one where there is any. Raises NoTaskFound where there is
+        no stream."""
+        ...
+
+    def stream(self, task_id: UUID | str, *, connection: Any = None) -> StreamState | None:
+        """How far a task's stream is written and read; None where it has none."""
+        ...
+
+    def watch_tasks(
+        self,
+        watcher: str,
+        task_ids: Iterable[UUID | str],
+        duration: Duration,
+        *,
+        connection: Any = None,
+    ) -> int:
+        """Ask for notifications of what becomes of these tasks, for so long; how many are
+        watched now. A hint only: look as well (``peek_tasks``)."""
+        ...
+
+    def unwatch_tasks(
+        self, watcher: str, task_ids: Iterable[UUID | str] | None = None, *, connection: Any = None
+    ) -> None:
+        """Take that back, for these tasks or for all."""
+        ...
+
+    def peek_tasks(
+        self, task_ids: Iterable[UUID | str], *, connection: Any = None
+    ) -> list[TaskLook]:
+        """A short look at up to 10,000 tasks, in any order; unknown ones are missing."""
+        ...
+
+    def task_tree(
+        self,
+        task_id: UUID | str,
+        max_rows: int = 1_000,
+        max_children: int = 100,
+        *,
+        connection: Any = None,
+    ) -> list[TreeNode]:
+        """The task and what stands below it, depth first; of each at most ``max_children``
+        children. Raises NoTaskFound."""
         ...
 
     def assert_lease(

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 from typing_extensions import Unpack
 
 from sokka_pg import calls
-from sokka_pg.calls import Call, TaskOptions
+from sokka_pg.calls import Call, FanOutOptions, TaskOptions
 from sokka_pg.calls.arguments import proof
 from sokka_pg.calls.repeating import Tries
 from sokka_pg.calls.statement import checked_schema
@@ -26,6 +26,9 @@ from sokka_pg.model import (
     CreatedId,
     CreatedTask,
     ExtendVerdict,
+    FanOutCreated,
+    Join,
+    JoinResult,
     Json,
     LeasedTask,
     LeaseState,
@@ -34,13 +37,20 @@ from sokka_pg.model import (
     SettledBatch,
     Settlement,
     SettleVerdict,
+    StepRecord,
+    StepRecorded,
+    StreamAppended,
+    StreamItem,
+    StreamState,
     SweepReport,
     Task,
     TaskEvent,
+    TaskLook,
     TaskOutcome,
     TaskSummary,
     TopicStat,
     TopicState,
+    TreeNode,
 )
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.store.protocol import ErrorLike, LeaseLike
@@ -307,6 +317,125 @@ class AsyncPgTaskStore:
         return await self._run(
             calls.save_checkpoint(proof(lease, pid, token), checkpoint), connection
         )
+
+    async def fan_out(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        connection: Any = None,
+        **options: Unpack[FanOutOptions],
+    ) -> FanOutCreated:
+        return await self._run(
+            calls.fan_out(specs, max_data_bytes=self._max_data_bytes, **options), connection
+        )
+
+    async def join(self, task_id: UUID | str, *, connection: Any = None) -> Join | None:
+        return await self._run(calls.get_join(task_id), connection)
+
+    async def join_results(
+        self, task_id: UUID | str, after: int = 0, limit: int = 1_000, *, connection: Any = None
+    ) -> list[JoinResult]:
+        return await self._run(calls.join_results(task_id, after, limit), connection)
+
+    async def wait_for_task(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        waits_for: UUID | str,
+        connection: Any = None,
+    ) -> TaskOutcome:
+        return await self._run(calls.wait_for_task(proof(lease, pid, token), waits_for), connection)
+
+    async def record_step(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        name: str,
+        value: Json,
+        connection: Any = None,
+    ) -> StepRecorded:
+        return await self._run(
+            calls.record_step(proof(lease, pid, token), name, value, self._max_data_bytes),
+            connection,
+        )
+
+    async def steps(self, task_id: UUID | str, *, connection: Any = None) -> list[StepRecord]:
+        return await self._run(calls.list_steps(task_id), connection)
+
+    async def open_stream(
+        self,
+        task_id: UUID | str,
+        max_items: int = 1_000,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> StreamState:
+        return await self._run(calls.open_stream(task_id, max_items, max_bytes), connection)
+
+    async def append_stream(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        items: Iterable[Json],
+        after: int | None = None,
+        connection: Any = None,
+    ) -> StreamAppended:
+        return await self._run(
+            calls.append_stream(proof(lease, pid, token), items, after, self._max_data_bytes),
+            connection,
+        )
+
+    async def read_stream(
+        self,
+        task_id: UUID | str,
+        after: int = 0,
+        max_items: int = 100,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> list[StreamItem]:
+        return await self._run(calls.read_stream(task_id, after, max_items, max_bytes), connection)
+
+    async def stream(
+        self, task_id: UUID | str, *, connection: Any = None
+    ) -> StreamState | None:
+        return await self._run(calls.get_stream(task_id), connection)
+
+    async def watch_tasks(
+        self,
+        watcher: str,
+        task_ids: Iterable[UUID | str],
+        duration: Duration,
+        *,
+        connection: Any = None,
+    ) -> int:
+        return await self._run(calls.watch_tasks(watcher, task_ids, duration), connection)
+
+    async def unwatch_tasks(
+        self, watcher: str, task_ids: Iterable[UUID | str] | None = None, *, connection: Any = None
+    ) -> None:
+        return await self._run(calls.unwatch_tasks(watcher, task_ids), connection)
+
+    async def peek_tasks(
+        self, task_ids: Iterable[UUID | str], *, connection: Any = None
+    ) -> list[TaskLook]:
+        return await self._run(calls.peek_tasks(task_ids), connection)
+
+    async def task_tree(
+        self,
+        task_id: UUID | str,
+        max_rows: int = 1_000,
+        max_children: int = 100,
+        *,
+        connection: Any = None,
+    ) -> list[TreeNode]:
+        return await self._run(calls.task_tree(task_id, max_rows, max_children), connection)
 
     async def assert_lease(
         self,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from typing_extensions import Unpack
 
-from sokka_pg.calls import TaskOptions
+from sokka_pg.calls import FanOutOptions, TaskOptions
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
@@ -18,6 +18,9 @@ from sokka_pg.model import (
     CreatedId,
     CreatedTask,
     ExtendVerdict,
+    FanOutCreated,
+    Join,
+    JoinResult,
     Json,
     LeasedTask,
     LeaseState,
@@ -26,13 +29,20 @@ from sokka_pg.model import (
     SettledBatch,
     Settlement,
     SettleVerdict,
+    StepRecord,
+    StepRecorded,
+    StreamAppended,
+    StreamItem,
+    StreamState,
     SweepReport,
     Task,
     TaskEvent,
+    TaskLook,
     TaskOutcome,
     TaskSummary,
     TopicStat,
     TopicState,
+    TreeNode,
 )
 from sokka_pg.store.protocol import ErrorLike, LeaseLike
 
@@ -230,6 +240,103 @@ class AsyncTaskStore(Protocol):
         checkpoint: Json,
         connection: Any = None,
     ) -> CheckpointSaved: ...
+
+    async def fan_out(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        connection: Any = None,
+        **options: Unpack[FanOutOptions],
+    ) -> FanOutCreated: ...
+
+    async def join(self, task_id: UUID | str, *, connection: Any = None) -> Join | None: ...
+
+    async def join_results(
+        self, task_id: UUID | str, after: int = 0, limit: int = 1_000, *, connection: Any = None
+    ) -> list[JoinResult]: ...
+
+    async def wait_for_task(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        waits_for: UUID | str,
+        connection: Any = None,
+    ) -> TaskOutcome: ...
+
+    async def record_step(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        name: str,
+        value: Json,
+        connection: Any = None,
+    ) -> StepRecorded: ...
+
+    async def steps(self, task_id: UUID | str, *, connection: Any = None) -> list[StepRecord]: ...
+
+    async def open_stream(
+        self,
+        task_id: UUID | str,
+        max_items: int = 1_000,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> StreamState: ...
+
+    async def append_stream(
+        self,
+        lease: LeaseLike,
+        pid: str | None = None,
+        token: int | None = None,
+        *,
+        items: Iterable[Json],
+        after: int | None = None,
+        connection: Any = None,
+    ) -> StreamAppended: ...
+
+    async def read_stream(
+        self,
+        task_id: UUID | str,
+        after: int = 0,
+        max_items: int = 100,
+        max_bytes: int = 8 * 1024 * 1024,
+        *,
+        connection: Any = None,
+    ) -> list[StreamItem]: ...
+
+    async def stream(
+        self, task_id: UUID | str, *, connection: Any = None
+    ) -> StreamState | None: ...
+
+    async def watch_tasks(
+        self,
+        watcher: str,
+        task_ids: Iterable[UUID | str],
+        duration: Duration,
+        *,
+        connection: Any = None,
+    ) -> int: ...
+
+    async def unwatch_tasks(
+        self, watcher: str, task_ids: Iterable[UUID | str] | None = None, *, connection: Any = None
+    ) -> None: ...
+
+    async def peek_tasks(
+        self, task_ids: Iterable[UUID | str], *, connection: Any = None
+    ) -> list[TaskLook]: ...
+
+    async def task_tree(
+        self,
+        task_id: UUID | str,
+        max_rows: int = 1_000,
+        max_children: int = 100,
+        *,
+        connection: Any = None,
+    ) -> list[TreeNode]: ...
 
     async def assert_lease(
         self,
