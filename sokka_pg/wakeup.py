@@ -33,6 +33,7 @@ PROBE_S = 20.0
 _ANSWER_S = 10.0
 # More hashes than this at once only say "look everywhere".
 _MOST_HASHES = 1_000
+_EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,22 @@ class Signals:
     cancels: frozenset[str] = frozenset()
     """Hashes of topics in which a running task was asked to stop."""
     missed: bool = False
-    """True after a time without LISTEN: anything may have happened, look everywhere."""
+    """True after a time without LISTEN, or when too much was said at once: anything
+    may have happened, look everywhere."""
+    tasks: frozenset[str] = frozenset()
+    """Hashes (``task_hash``) of watched tasks to which something happened."""
 
 
 class Wakeup:
     """Waits for notifications of one schema, or for the poll interval.
 
     ``async with Wakeup(url) as wakeup: signals = await wakeup.wait()``. With
-    ``listen=False``, or behind a pooler, it only polls. ``on_change`` is told True and False as the
-    listening connection comes and goes. A connection that breaks is made again
-    after a wait that doubles up to 30 s, spread at random.
+    ``listen=False``, or behind a pooler, it only polls. ``hears`` are the first letters
+    of the notifications that matter here: ``t`` (a topic has a new task), ``c`` (a task
+    of a topic was asked to stop), ``d`` (something happened to a watched task); others
+    end no wait. ``on_change`` is told True and False as the listening connection comes
+    and goes. A connection that breaks is made again after a wait that doubles up to
+    30 s, spread at random.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Wakeup:
         poll: Duration = 1.0,
         options: ConnectionOptions | None = None,
         on_change: Callable[[bool], None] | None = None,
+        hears: str = "tcd",
     ) -> None:
         self.schema = checked_schema(schema)
         self.poll_s = to_timedelta(poll, "poll").total_seconds()
@@ -77,8 +85,7 @@ class Wakeup:
         """How often a connection was tried; for metrics and tests."""
         self._arguments = connect_arguments(database_url, options)
         self._on_change = on_change
-        self._topics: set[str] = set()
-        self._cancels: set[str] = set()
+        self._heard: dict[str, set[str]] = {letter: set() for letter in hears}
         self._missed = False
         self._news = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
@@ -110,9 +117,10 @@ class Wakeup:
         self._news.set()
 
     def _take(self) -> Signals:
-        found = Signals(frozenset(self._topics), frozenset(self._cancels), self._missed)
-        self._topics.clear()
-        self._cancels.clear()
+        topics, cancels, tasks = (frozenset(self._heard.get(letter, ())) for letter in "tcd")
+        found = Signals(topics, cancels, self._missed, tasks)
+        for hashes in self._heard.values():
+            hashes.clear()
         self._missed = False
         self._news.clear()
         return found
@@ -148,12 +156,14 @@ class Wakeup:
             await _closed(connection)
 
     def _note(self, payload: str) -> None:
-        if len(self._topics) + len(self._cancels) >= _MOST_HASHES:
+        heard = self._heard.get(payload[:1])
+        if heard is None:
+            return
+        said = payload[1:]
+        if said == _EVERYTHING or sum(map(len, self._heard.values())) >= _MOST_HASHES:
             self._missed = True
-        elif payload.startswith("t"):
-            self._topics.add(payload[1:])
-        elif payload.startswith("c"):
-            self._cancels.add(payload[1:])
+        else:
+            heard.add(said)
         self._news.set()
 
     def _set_listening(self, listening: bool) -> bool:
