@@ -204,6 +204,32 @@ class AllTask(View):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+    parent_task_id: Mapped[UUID | None]
+    candidate: Mapped[int | None]
+    depth: Mapped[int]
+
+
+class FanOut(View):
+    """A task that stands for many, and how far they are."""
+
+    __tablename__ = "fan_outs"
+
+    task_id: Mapped[UUID] = mapped_column(primary_key=True)
+    parent_task_id: Mapped[UUID | None]
+    policy: Mapped[str]
+    needed: Mapped[int | None]
+    total: Mapped[int]
+    max_running: Mapped[int | None]
+    in_flight: Mapped[int]
+    done: Mapped[int]
+    succeeded: Mapped[int]
+    failed: Mapped[int]
+    late: Mapped[int]
+    state: Mapped[str]
+    outcome: Mapped[str | None]
+    deadline_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    decided_at: Mapped[datetime | None]
 
 
 class TaskEvent(View):

@@ -14,6 +14,7 @@ from sokka_pg.errors import UsageError
 from sokka_pg.integrations.sqlalchemy import (
     AllTask,
     AuditEntry,
+    FanOut,
     LiveLease,
     OpenFence,
     TaskEvent,
@@ -22,7 +23,7 @@ from sokka_pg.integrations.sqlalchemy import (
 )
 from sokka_pg.store import PgTaskStore
 
-VIEWS = [AllTask, TaskEvent, TopicStat, LiveLease, OpenFence, AuditEntry]
+VIEWS = [AllTask, FanOut, TaskEvent, TopicStat, LiveLease, OpenFence, AuditEntry]
 
 
 @pytest.fixture

@@ -79,15 +79,52 @@ async def test_a_request_to_stop_is_heard(wakeup: Wakeup, async_store: AsyncPgTa
 async def test_signals_that_came_between_two_waits_are_not_lost(
     wakeup: Wakeup, conn: psycopg.Connection
 ) -> None:
-    for payload in ("t0000000a", "t0000000b", "c0000000a", "t0000000a", "?"):
+    for payload in ("t0000000a", "t0000000b", "c0000000a", "d0c", "t0000000a", "?"):
         conn.execute("select pg_notify('sokka', %s)", (payload,))
     topics: set[str] = set()
     cancels: set[str] = set()
+    tasks: set[str] = set()
     async with asyncio.timeout(20):
-        while topics != {"0000000a", "0000000b"} or cancels != {"0000000a"}:
+        while topics != {"0000000a", "0000000b"} or cancels != {"0000000a"} or tasks != {"0c"}:
             signals = await wakeup.wait()
+            assert not signals.missed
             topics |= signals.topics
             cancels |= signals.cancels
+            tasks |= signals.tasks
+
+
+async def test_what_happens_to_a_watched_task_is_heard(
+    wakeup: Wakeup, async_store: AsyncPgTaskStore
+) -> None:
+    watched = (await async_store.create_task("t")).task_id
+    await async_store.create_task("t")
+    assert await async_store.watch_tasks("me", [watched], 60) == 1
+    while (task := await async_store.reserve_task("t", "w1", 60)) is not None:
+        await async_store.terminate(task)
+    signals = await asyncio.wait_for(wakeup.wait(), 20)
+    assert signals.tasks == {calls.task_hash(watched)}
+    assert not signals.missed
+
+
+async def test_too_many_watched_tasks_at_once_say_look_everywhere(
+    wakeup: Wakeup, conn: psycopg.Connection
+) -> None:
+    conn.execute("select pg_notify('sokka', 'd*')")
+    signals = await asyncio.wait_for(wakeup.wait(), 20)
+    assert signals.missed
+    assert not signals.tasks
+
+
+async def test_what_does_not_matter_here_ends_no_wait(db: str, conn: psycopg.Connection) -> None:
+    async with Wakeup(db, poll=LONG_S, hears="c") as wakeup:
+        assert (await asyncio.wait_for(wakeup.wait(), 20)).missed
+        for payload in ("t0000000a", "d0000000b", "d*", "c0000000c"):
+            conn.execute("select pg_notify('sokka', %s)", (payload,))
+        signals = await asyncio.wait_for(wakeup.wait(), 20)
+        assert (signals.topics, signals.cancels, signals.tasks) == (
+            set(), {"0000000c"}, set()
+        )  # fmt: skip
+        assert not signals.missed
 
 
 async def test_a_listener_that_was_cut_off_comes_back_and_says_that_it_missed_something(

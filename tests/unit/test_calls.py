@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,6 +20,9 @@ from sokka_pg.errors import (
     DatabaseUnavailable,
     LeaseExpired,
     TaskAlreadyExists,
+    TaskCancelled,
+    TaskConcurrentlyUpdated,
+    TaskFailed,
     TransactionConflict,
 )
 from sokka_pg.model import Lease, RetryPolicy, Settlement
@@ -67,6 +71,7 @@ LEASE = Lease(UUID(int=7), "w1", 5)
         ("t", {"headers": ["a"]}, "headers"),
         ("t", {"headers": {"a": "x" * 70_000}}, "headers"),
         ("t", {"on_conflict": "ignore"}, "on_conflict"),
+        ("t", {"parent_task_id": "no uuid"}, "parent_task_id"),
         ("t", {"colour": "red"}, "colour"),
         ("t", {"data": {"a": math.nan}}, "data"),
     ],
@@ -166,6 +171,8 @@ def test_a_lease_that_proves_nothing_is_refused(given: Any) -> None:
         Settlement(UUID(int=7), 5, "snooze", None),
         Settlement(UUID(int=7), 5, "snooze", math.inf),
         Settlement(UUID(int=7), 5, "release", 5),
+        Settlement(UUID(int=7), 5, "wait", None),
+        Settlement(UUID(int=7), 5, "wait", "no uuid"),
         Settlement("no uuid", 5, "release"),  # type: ignore[arg-type]
     ],
 )
@@ -223,6 +230,115 @@ def test_an_array_literal_keeps_quotes_backslashes_and_nulls() -> None:
     )
 
 
+# Fan-outs, steps, streams, watching
+
+
+def test_only_what_was_said_of_a_fan_out_is_sent() -> None:
+    call = calls.fan_out([{"topic": "t"}], parent=LEASE, deadline=timedelta(seconds=2), kind=None)
+    assert call.params == {
+        "specs": '[{"topic":"t"}]', "policy": "settled", "deadline": "PT2S",
+        "parent_task_id": str(LEASE.task_id), "pid": "w1", "token": "5",
+    }  # fmt: skip
+    sql = call.statement.text("queue_2", "%({})s")
+    assert "from queue_2.fan_out(p_specs => cast(cast(%(specs)s as text) as jsonb)" in sql
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"policy": "most"}, "policy"),
+        ({"policy": None, "needed": 1}, "needed"),
+        ({"policy": "quorum"}, "needed"),
+        ({"policy": "quorum", "needed": 3}, "needed"),
+        ({"policy": "quorum", "needed": -1}, "needed"),
+        ({"policy": "quorum", "needed": True}, "needed"),
+        ({"policy": "all", "needed": 1}, "needed"),
+        ({"max_running": 0}, "max_running"),
+        ({"max_running": 10_001}, "max_running"),
+        ({"deadline": -1}, "deadline"),
+        ({"deadline": math.nan}, "deadline"),
+        ({"task_id": "no uuid"}, "task_id"),
+        ({"topic": ""}, "topic"),
+        ({"kind": "\n"}, "kind"),
+        ({"sub_topic": ""}, "sub_topic"),
+        ({"data": math.inf}, "data"),
+        ({"priority": 10}, "priority"),
+        ({"timeout": 0}, "timeout"),
+        ({"headers": {"a": 1}}, "headers"),
+        ({"max_attempts": -1}, "max_attempts"),
+        ({"parent": UUID(int=7)}, "lease"),
+        ({"parent": (UUID(int=7), "", 5)}, "pid"),
+        ({"run_at": datetime(2026, 3, 8, tzinfo=UTC)}, "run_at"),
+    ],
+)
+def test_a_bad_argument_of_fan_out_is_named(options: dict[str, Any], argument: str) -> None:
+    with pytest.raises(BadArgument) as refused:
+        calls.fan_out([{"topic": "t"}, {"topic": "t"}], **options)
+    assert refused.value.detail["argument"] == argument
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"run_at": datetime(2026, 3, 8, tzinfo=UTC)},
+        {"unique_key": "k"},
+        {"on_conflict": "error"},
+        {"parent_task_id": UUID(int=7)},
+        {"task_group_id": UUID(int=7)},
+        {"colour": "red"},
+    ],
+)
+def test_what_its_candidates_may_not_say_is_named_with_its_position(spec: Any) -> None:
+    with pytest.raises(BadArgument) as refused:
+        calls.fan_out([{"topic": "t"}, {"topic": "t", **spec}])
+    assert refused.value.detail["position"] == 2
+    assert refused.value.message.startswith(f"specs[2].{min(spec)}")
+
+
+@pytest.mark.parametrize("items", ["abc", None, {"a": 1}, [], [1] * 1_001, [1, math.nan], [b""]])
+def test_items_that_no_stream_can_hold_are_refused(items: Any) -> None:
+    with pytest.raises(BadArgument) as refused:
+        calls.append_stream(LEASE, items)
+    assert refused.value.detail["argument"].startswith("items")
+
+
+def test_the_numbers_of_streams_trees_and_results_have_bounds() -> None:
+    for build in (
+        lambda bad: calls.open_stream(UUID(int=7), bad),
+        lambda bad: calls.open_stream(UUID(int=7), 1, bad),
+        lambda bad: calls.read_stream(UUID(int=7), 0, bad),
+        lambda bad: calls.read_stream(UUID(int=7), 0, 1, bad),
+        lambda bad: calls.join_results(UUID(int=7), 0, bad),
+        lambda bad: calls.task_tree(UUID(int=7), bad),
+        lambda bad: calls.task_tree(UUID(int=7), 1, bad),
+    ):
+        for bad in (0, -1, True, 1.5, None, 2**63):
+            with pytest.raises(BadArgument):
+                build(bad)
+
+
+def test_a_step_needs_a_name_and_a_value_that_json_can_hold() -> None:
+    for name, value in (("", 1), ("a\nb", 1), (None, 1), ("n" * 201, 1), ("n", math.nan)):
+        with pytest.raises(BadArgument):
+            calls.record_step(LEASE, name, value)  # type: ignore[arg-type]
+    assert calls.record_step(LEASE, "n", None).params["value"] == "null"
+
+
+def test_the_hash_of_a_task_is_that_of_its_lower_case_text() -> None:
+    task_id = UUID("ABCDEF01-2345-6789-ABCD-EF0123456789")
+    assert calls.task_hash(task_id) == "25665271"
+
+
+def test_a_failure_tells_its_code_and_whether_it_was_a_cancellation() -> None:
+    boom = TaskFailed.of(UUID(int=7), {"code": "boom", "message": "it broke", "retryable": True})
+    assert (type(boom), boom.code, boom.failure["retryable"]) == (TaskFailed, "boom", True)
+    assert "it broke" in str(boom)
+    again = pickle.loads(pickle.dumps(boom))
+    assert (again.failure, again.message) == (boom.failure, boom.message)
+    assert type(TaskFailed.of(UUID(int=7), {"code": "cancelled"})) is TaskCancelled
+    assert TaskFailed.of(UUID(int=7), None).code == "error"
+
+
 # Repeating
 
 
@@ -246,6 +362,9 @@ def test_a_call_is_repeated_once_where_that_is_safe() -> None:
         calls.settle_and_reserve("w1", [], ["t"]),
         calls.retry(LEASE, "e"),
         calls.snooze(LEASE, 1),
+        calls.wait_for_task(LEASE, UUID(int=8)),
+        calls.fan_out([]),
+        calls.append_stream(LEASE, [1]),
         calls.release_lease(LEASE),
         calls.resubmit(uuid4()),
         calls.cancel(uuid4()),
@@ -288,6 +407,27 @@ def test_a_refused_repeat_is_success_only_if_it_shows_our_own_hand() -> None:
         else:
             with pytest.raises(AlreadyDone):
                 tries.wait_after(AlreadyDone("done", detail))
+
+
+def test_items_that_were_appended_unheard_are_known_by_the_number_of_the_last() -> None:
+    for last_seq, accepted in ((7, False), (8, True), (10, True), (11, False), (None, False)):
+        tries = Tries(calls.append_stream(LEASE, ["a", "b", "c"], after=7))
+        tries.wait_after(lost())
+        refused = TaskConcurrentlyUpdated("other", {"last_seq": last_seq})
+        if not accepted:
+            with pytest.raises(TaskConcurrentlyUpdated):
+                tries.wait_after(refused)
+            continue
+        assert tries.wait_after(refused) == 0
+        assert tries.call.statement.source == "get_stream"
+        row = [LEASE.task_id, "running", last_seq, 4, 5, 100, last_seq - 4, 120, None]
+        appended = tries.call.decode([row])
+        assert (appended.accepted, appended.last_seq) == (last_seq - 7, last_seq)
+        assert (appended.free_items, appended.free_bytes) == (max(0, 9 - last_seq), 0)
+
+
+def test_a_fan_out_with_an_id_is_repeated() -> None:
+    assert Tries(calls.fan_out([], task_id=UUID(int=7))).wait_after(lost()) == 0
 
 
 def test_a_failure_that_is_not_ours_is_no_success_of_ours() -> None:
