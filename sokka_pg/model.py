@@ -331,14 +331,15 @@ class Join:
     """Where a fan-out stands.
 
     ``state``: open, decided (what is left is being cancelled) or closed.
-    ``outcome``: None, satisfied, unmet, deadline or cancelled. ``late`` counts the
-    candidates that ended after the decision; they are in no other count.
+    ``outcome``: None, satisfied, unmet, deadline or cancelled. ``needed`` and
+    ``succeeded`` are the policy's: successes, up to the decision. ``done`` counts all
+    that are final, ``late`` those that answered after the decision.
     """
 
     task_id: UUID
     parent_task_id: UUID | None
     policy: str
-    needed: int | None
+    needed: int
     total: int
     max_running: int | None
     in_flight: int

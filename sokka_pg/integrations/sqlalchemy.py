@@ -217,7 +217,7 @@ class FanOut(View):
     task_id: Mapped[UUID] = mapped_column(primary_key=True)
     parent_task_id: Mapped[UUID | None]
     policy: Mapped[str]
-    needed: Mapped[int | None]
+    needed: Mapped[int]
     total: Mapped[int]
     max_running: Mapped[int | None]
     in_flight: Mapped[int]
