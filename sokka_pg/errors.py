@@ -165,6 +165,13 @@ class UsageError(SokkaError, ValueError):
     """The program asked for something that its own configuration rules out."""
 
 
+class StopRequested(SokkaError):
+    """A handler that was told to stop wanted to wait. ``detail`` names the ``reason``.
+
+    Let it pass: the worker knows how to end the attempt.
+    """
+
+
 class TaskFailed(SokkaError):
     """The task whose result was asked for has none: it failed.
 

@@ -29,7 +29,7 @@ from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict, is_typeddict
 
 from sokka_pg.errors import BadArgument, UsageError
-from sokka_pg.model import Json, RetryPolicy
+from sokka_pg.model import Json, LeasedTask, RetryPolicy
 
 CONTEXT_MARK = "__sokka_context__"
 """Class attribute of the contexts: ``sync`` or ``async``. It lets this module
@@ -86,6 +86,10 @@ class Registry:
 
     def get(self, kind: str) -> TaskSpec | None:
         return self._specs.get(kind)
+
+    def find(self, task: LeasedTask) -> TaskSpec | None:
+        """The handler of this very task; here it goes by the kind alone."""
+        return self.get(task.kind)
 
     def __contains__(self, kind: object) -> bool:
         return kind in self._specs

@@ -15,7 +15,7 @@ Every time is monotonic and comes in as ``now``; nothing here reads a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,6 +33,9 @@ WAITING_MOST_S = 1.0
 
 FIRST_POLL_S, TOLD_POLL_S = 0.02, 0.1
 BUSY_PRODUCERS_S = 0.05
+JOIN_SWEEP_S = 0.1
+"""How soon after the end of a candidate to sweep: where two of them end at one
+instant, their join is left to the sweep, and somebody waits for it."""
 POLITE_S = 0.1
 SHORTEST_SWEEP_S = 0.05
 
@@ -75,10 +78,10 @@ class _Hunger:
 
 @dataclass(slots=True)
 class Engine:
-    """The state machine. ``kinds`` holds the kinds that have a handler here."""
+    """The state machine. ``known``: whether a task has a handler here."""
 
     settings: EngineSettings
-    kinds: Container[str]
+    known: Callable[[LeasedTask], bool]
     backoff: Backoff = field(default_factory=Backoff)
     strangers: Strangers = field(default_factory=Strangers)
 
@@ -151,6 +154,7 @@ class Engine:
             return
         if event.settlement is None:
             self._out.append(words.Forget([event.token]))
+            self._sweep_for_join(task, now)
             return
         self._pace.finished(1, now)
         self.outbox.add(event.settlement)
@@ -158,11 +162,20 @@ class Engine:
     def _exchanged(self, event: words.Exchanged, now: float) -> None:
         call = self._returned()
         self.backoff.reset()
-        self._settled(self.outbox.answered(event.answers, now))
+        through = self.outbox.answered(event.answers, now)
+        self._settled(through)
+        for settlement, answer in through:
+            self._sweep_for_join(settlement.task, now)
+            if settlement.verb is Verb.WAIT and (answer.detail or {}).get("status") == "starting":
+                self._look(now)
         for task in event.leases:
             self._received(task, event.sent_at, now)
         if isinstance(call, words.Exchange) and call.max_tasks > 0:
             self._fed(len(event.leases), call.max_tasks, now)
+
+    def _sweep_for_join(self, task: LeasedTask, now: float) -> None:
+        if task.candidate is not None:
+            self._timers.sweep_at = min(self._timers.sweep_at, now + JOIN_SWEEP_S)
 
     def _fed(self, got: int, asked: int, now: float) -> None:
         full = got >= asked
@@ -175,7 +188,7 @@ class Engine:
         late = now - sent_at > self.settings.lease_s / 2
         if self.stopping or late or task.topic not in self.settings.limits:
             self._release(task, "late" if late else "stop")
-        elif task.kind not in self.kinds:
+        elif not self.known(task):
             delay = self.strangers.delay_s(task.kind, now)
             self.outbox.add(Settlement(task, Verb.SNOOZE, delay, reason="unknown_kind"))
         else:

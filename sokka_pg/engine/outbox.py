@@ -114,7 +114,7 @@ def is_own_success(settlement: Settlement, answer: Answer) -> bool:
         # a lease that ran out may have been ours too: then the sweep failed the task
         return ours and (status == "terminated" or settlement.verb is Verb.FAIL)
     return settlement.uncertain and settlement.verb in (
-        Verb.RETRY, Verb.SNOOZE, Verb.RELEASE
+        Verb.RETRY, Verb.SNOOZE, Verb.WAIT, Verb.RELEASE
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from sokka_pg.engine.words import Reason, Settlement, Verb
 from sokka_pg.errors import BadArgument
-from sokka_pg.model import Fail, Json, LeasedTask, Outcome, Retry, Snooze
+from sokka_pg.model import Fail, Json, LeasedTask, Outcome, Retry, Snooze, Wait
 from sokka_pg.payload import clean_text, encode, error_object, fit_error
 
 LONGEST_DELAY = timedelta(days=3650)
@@ -38,6 +39,8 @@ def from_outcome(task: LeasedTask, outcome: Outcome) -> Settlement:
     try:
         if isinstance(outcome, Snooze):
             return Settlement(task, Verb.SNOOZE, _seconds("Snooze", outcome.delay))
+        if isinstance(outcome, Wait):
+            return Settlement(task, Verb.WAIT, _child(outcome))
         if isinstance(outcome, Retry):
             delay = None if outcome.delay is None else _seconds("Retry", outcome.delay)
             return retry(task, _error(outcome.error), delay)
@@ -86,6 +89,12 @@ def _seconds(what: str, delay: Any) -> float:
     if not timedelta(0) <= delay <= LONGEST_DELAY:
         raise BadArgument.of(f"{what}.delay", "must be from 0 to 10 years", delay)
     return delay.total_seconds()
+
+
+def _child(outcome: Wait) -> str:
+    if not isinstance(outcome.task_id, UUID):
+        raise BadArgument.of("Wait.task_id", "must be a UUID", outcome.task_id)
+    return str(outcome.task_id)
 
 
 def _error(error: object) -> dict[str, Json]:

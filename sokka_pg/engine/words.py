@@ -30,6 +30,7 @@ class Verb(StrEnum):
     FAIL = "fail"
     RETRY = "retry"
     SNOOZE = "snooze"
+    WAIT = "wait"
     RELEASE = "release"
 
 

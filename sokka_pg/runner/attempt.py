@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from sokka_pg.engine.words import Reason, Settlement
 from sokka_pg.model import LeasedTask, Outcome
 from sokka_pg.payload import UndecodableJson
 from sokka_pg.registry import TaskSpec
+
+log = logging.getLogger("sokka_pg.worker")
 
 
 class Attempt:
@@ -80,8 +83,15 @@ async def run_async(attempt: Attempt, arguments: dict[str, Any]) -> Settlement |
     try:
         value = await _called(attempt, arguments)
     except BaseException as exc:
-        return attempt.ended_by(exc)
-    return attempt.ended_with(value)
+        settlement = attempt.ended_by(exc)
+    else:
+        settlement = attempt.ended_with(value)
+    if settlement is not None and attempt.context.unwritten:
+        try:
+            await attempt.context.finish()  # type: ignore[misc]  # it is the async one
+        except BaseException as exc:  # told to stop meanwhile: the end stands
+            log.debug("progress of task %s was not written: %r", attempt.task.task_id, exc)
+    return settlement
 
 
 def run_sync(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
@@ -89,8 +99,15 @@ def run_sync(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
     try:
         value = attempt.spec.handler(**arguments)
     except BaseException as exc:
-        return attempt.ended_by(exc)
-    return attempt.ended_with(value)
+        settlement = attempt.ended_by(exc)
+    else:
+        settlement = attempt.ended_with(value)
+    if settlement is not None and attempt.context.unwritten:
+        try:
+            attempt.context.finish()
+        except Exception as exc:
+            log.debug("progress of task %s was not written: %r", attempt.task.task_id, exc)
+    return settlement
 
 
 def _called(attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[object]:

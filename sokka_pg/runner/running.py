@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -58,7 +58,7 @@ class Runner:
 
     def start(self, task: LeasedTask) -> None:
         """Call the task's handler; its kind is known."""
-        spec = self._registry.get(task.kind)
+        spec = self._registry.find(task)
         if spec is None:
             raise LookupError(task.kind)
         attempt = Attempt(task, spec, self._context(task, spec), monotonic())
@@ -89,6 +89,11 @@ class Runner:
             attempt.kill()
         if reason in (Reason.TIMEOUT, Reason.STOP):
             self._loop.call_later(ABANDON_S, self._abandon, attempt)
+
+    def hear(self, hashes: Collection[str], everything: bool) -> None:
+        """Something happened to watched tasks: a handler may wait for that."""
+        for attempt in self._attempts.values():
+            attempt.context.hear(hashes, everything)
 
     def close(self) -> None:
         """End idle threads and all child processes."""

@@ -73,7 +73,9 @@ class Worker:
             hashlib.md5(topic.encode(), usedforsecurity=False).hexdigest()[:8]
             for topic in self.limits
         }
-        self._engine = Engine(self._settings(), registry)
+        self._engine = Engine(
+            self._settings(), lambda task: registry.find(task) is not None
+        )
         self._keeper = LeaseKeeper(
             database_url, schema, self.pid, self._lease, self,
             options=self._connections, feed=self.feed,
@@ -244,6 +246,8 @@ class Worker:
             self._tell(words.Woken())
         if signals.missed or not self._hashes.isdisjoint(signals.cancels):
             self._keeper.hurry()
+        if signals.missed or signals.tasks:
+            self._runner.hear(signals.tasks, signals.missed)
 
     # --- what the keeper and the contexts tell, from any thread -----------
 

@@ -43,6 +43,8 @@ def _accepted(settlement: Settlement, answer: Answer) -> TaskEvent:
         if settlement.reason == "unknown_kind":
             return about(events.UnknownKind, task, delay_s=settlement.arg)
         return about(events.SnoozedEvent, task, delay_s=settlement.arg, duration_s=took)
+    if settlement.verb is Verb.WAIT and status != "failed":
+        return about(events.SnoozedEvent, task, duration_s=took)
     kind = events.Retried if status == "snoozed" else events.Failed
     return about(kind, task, code=code_of(settlement), duration_s=took)
 

@@ -46,7 +46,7 @@ class Desk:
 
 def desk(slots: int = 2, limits: dict[str, int] | None = None, **settings: float) -> Desk:
     chosen = EngineSettings(limits or {"mail": slots}, slots, **settings)  # type: ignore[arg-type]
-    made = Desk(Engine(chosen, {"send"}, Backoff(roll=lambda: 1.0)))
+    made = Desk(Engine(chosen, lambda task: task.kind == "send", Backoff(roll=lambda: 1.0)))
     made.tell(words.Tick())
     made.only(words.Sweep)
     made.tell(words.SweepDone(0, None))
