@@ -15,12 +15,18 @@ from sokka_pg.payload import DATA_LIMIT, encode
 MAX_ITEMS = 1_000
 MAX_BYTES = 8 * 1024 * 1024
 MOST_APPENDED = 1_000
+_MOST_ITEMS = 1_000_000
+_LEAST_BYTES, _MOST_BYTES = 1_024, 1024 * 1024 * 1024
 
 
 def open_stream(
     task_id: UUID | str, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
 ) -> Call[StreamState]:
-    params = {"task_id": str(arguments.uuid(task_id)), **_bounds(max_items, max_bytes)}
+    params: dict[str, str | None] = {
+        "task_id": str(arguments.uuid(task_id)),
+        "max_items": arguments.integer(max_items, "max_items", 1, _MOST_ITEMS),
+        "max_bytes": arguments.integer(max_bytes, "max_bytes", _LEAST_BYTES, _MOST_BYTES),
+    }
     return Call(_OPEN, params, lambda rows: StreamState(*rows[0]), repeatable=True)
 
 
@@ -75,10 +81,11 @@ def _taken(rows: list[list[Any]], after: int) -> StreamAppended:
 def read_stream(
     task_id: UUID | str, after: int = 0, max_items: int = 100, max_bytes: int = MAX_BYTES
 ) -> Call[list[StreamItem]]:
-    params = {
+    params: dict[str, str | None] = {
         "task_id": str(arguments.uuid(task_id)),
         "after": _number(after),
-        **_bounds(max_items, max_bytes),
+        "max_items": arguments.integer(max_items, "max_items", 1, arguments.MOST_MEMBERS),
+        "max_bytes": arguments.integer(max_bytes, "max_bytes", 1, arguments.MOST_BIGINT),
     }
     return Call(_READ, params, lambda rows: [StreamItem(*row) for row in rows], repeatable=True)
 
@@ -110,13 +117,6 @@ _READ = Statement(
     suffix="order by r.seq",
 )
 _GET = Statement("get_stream", _STATE, (("task_id", "uuid"),))
-
-
-def _bounds(max_items: int, max_bytes: int) -> dict[str, str | None]:
-    return {
-        "max_items": arguments.integer(max_items, "max_items", 1, arguments.MOST_INT),
-        "max_bytes": arguments.integer(max_bytes, "max_bytes", 1, arguments.MOST_BIGINT),
-    }
 
 
 def _number(after: int) -> str:

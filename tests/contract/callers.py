@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
@@ -64,6 +65,20 @@ SQL_VERBS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "retry": ("retry_task", PROOF, {}),
     "report_progress": ("report_progress", PROOF, {}),
     "save_checkpoint": ("save_checkpoint", PROOF, {}),
+    "fan_out": ("fan_out", ("specs",), {}),
+    "join": ("get_join", ("task_id",), {}),
+    "join_results": ("join_results", ("task_id", "after", "limit"), {}),
+    "wait_for_task": ("wait_for_task", PROOF, {}),
+    "record_step": ("record_step", PROOF, {}),
+    "steps": ("list_steps", ("task_id",), {}),
+    "open_stream": ("open_stream", ("task_id", "max_items", "max_bytes"), {}),
+    "append_stream": ("append_stream", PROOF, {}),
+    "read_stream": ("read_stream", ("task_id", "after", "max_items", "max_bytes"), {}),
+    "stream": ("get_stream", ("task_id",), {}),
+    "watch_tasks": ("watch_tasks", ("watcher", "task_ids", "for"), {}),
+    "unwatch_tasks": ("unwatch_tasks", ("watcher", "task_ids"), {}),
+    "peek_tasks": ("peek_tasks", ("task_ids",), {}),
+    "task_tree": ("task_tree", ("task_id", "max_rows", "max_children"), {}),
     "assert_lease": ("assert_lease", PROOF, {}),
     "advance_fence": ("advance_fence", ("resource", "token"), {}),
     "revoke_lease": ("revoke_lease", ("task_id", "record_ver"), {}),
@@ -73,9 +88,16 @@ SQL_VERBS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "resume_topic": ("resume_topic", ("topic",), {}),
     "sweep": ("sweep", ("max_tasks",), {}),
 }
-MANY = {"tasks", "list_tasks", "list_leased_tasks", "reserve_tasks"}
-JSON_ARGUMENTS = {"data", "result", "error", "progress", "checkpoint", "filters", "headers"}
-DURATIONS = {"lease", "snooze", "delay", "timeout"}
+MANY = {
+    "tasks", "list_tasks", "list_leased_tasks", "reserve_tasks", "join_results", "steps",
+    "read_stream", "peek_tasks", "task_tree",
+}  # fmt: skip
+VALUES = {"watch_tasks", "unwatch_tasks"}
+JSON_ARGUMENTS = {
+    "data", "result", "error", "progress", "checkpoint", "filters", "headers", "specs", "value",
+    "items",
+}  # fmt: skip
+DURATIONS = {"lease", "snooze", "delay", "timeout", "deadline", "for"}
 
 
 class SqlCaller:
@@ -88,11 +110,16 @@ class SqlCaller:
         function, names, renamed = SQL_VERBS[verb]
         given = dict(zip(names, arguments, strict=False))
         given |= {renamed.get(name, name): value for name, value in options.items()}
+        if "parent" in given:
+            proof = ("parent_task_id", "pid", "token")
+            given |= dict(zip(proof, given.pop("parent"), strict=True))
         named = ", ".join(f"p_{name} => %({name})s" for name in given)
         params = {name: _sql_value(name, value) for name, value in given.items()}
         rows = self.connection.execute(
             f"select * from sokka.{function}({named})", params
         ).fetchall()
+        if verb in VALUES:
+            return rows[0][function]
         found = [SimpleNamespace(**row) for row in rows]
         return found if verb in MANY else (found[0] if found else None)
 
@@ -114,6 +141,18 @@ KINDS: dict[str, Callable[[str], Caller]] = {
     "async": AsyncCaller,
     "sql": SqlCaller,
 }
+
+
+def new_task(caller: Caller, topic: str, **options: Any) -> UUID:
+    """The id of a new task."""
+    created: UUID = caller("create_task", topic, {"n": 1}, **options).task_id
+    return created
+
+
+def leased(caller: Caller, topic: str, pid: str = "w1", lease: float = 60) -> Any:
+    """A new task, as its owner has it."""
+    new_task(caller, topic)
+    return caller("reserve_task", topic, pid, lease)
 
 
 def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:

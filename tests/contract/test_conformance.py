@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.contract.callers import Caller, refusal
+from tests.contract.callers import Caller, leased, new_task, refusal
 from tests.servers import Server
 
 ON_A_LEASE: dict[str, dict[str, Any]] = {
@@ -25,6 +25,10 @@ ON_A_LEASE: dict[str, dict[str, Any]] = {
     "report_progress": {"progress": {"percent": 50}},
     "save_checkpoint": {"checkpoint": {"page": 3}},
     "assert_lease": {},
+    "wait_for_task": {},
+    "record_step": {"name": "a step", "value": [1]},
+    "append_stream": {"items": ["a", {"b": 1}]},
+    "fan_out": {"topic": "joined"},
 }
 LEAVES = {
     "extend_lease": "running",
@@ -37,7 +41,12 @@ LEAVES = {
     "report_progress": "running",
     "save_checkpoint": "running",
     "assert_lease": "running",
+    "wait_for_task": "snoozed",
+    "record_step": "running",
+    "append_stream": "running",
+    "fan_out": "running",
 }
+BESIDE_THE_TASK = {"assert_lease", "record_step", "append_stream", "fan_out"}
 Row = Callable[[UUID], dict[str, Any]]
 
 
@@ -54,26 +63,31 @@ def topic() -> str:
     return f"topic {uuid4()}"
 
 
-def new_task(caller: Caller, topic: str, **options: Any) -> UUID:
-    created: UUID = caller("create_task", topic, {"n": 1}, **options).task_id
-    return created
+def options_of(caller: Caller, verb: str, task_id: UUID) -> dict[str, Any]:
+    if verb == "wait_for_task":
+        return {"waits_for": new_task(caller, "children", parent_task_id=task_id)}
+    return ON_A_LEASE[verb]
 
 
-def leased(caller: Caller, topic: str, pid: str = "w1", lease: float = 60) -> Any:
-    new_task(caller, topic)
-    return caller("reserve_task", topic, pid, lease)
+def on_a_lease(caller: Caller, verb: str, *proof: Any, **options: Any) -> Any:
+    if verb == "fan_out":
+        return caller(verb, [{"topic": "children"}], parent=proof, **options)
+    return caller(verb, *proof, **options)
 
 
 @pytest.mark.parametrize("verb", ON_A_LEASE)
 def test_only_the_owner_with_the_newest_live_token_may_use_a_verb(
     caller: Caller, topic: str, row: Row, expired: Callable[[UUID], None], verb: str
 ) -> None:
-    options = ON_A_LEASE[verb]
+    def call(*proof: Any, **options: Any) -> Any:
+        return on_a_lease(caller, verb, *proof, **options)
 
     waiting = new_task(caller, f"{topic} waiting")
-    assert refusal(caller, verb, waiting, "w1", 1, **options) == "SK006", "not running"
+    options = options_of(caller, verb, waiting)
+    assert refusal(call, waiting, "w1", 1, **options) == "SK006", "not running"
 
     task = leased(caller, topic)
+    options = options_of(caller, verb, task.task_id)
     before = row(task.task_id)
     for who, proof, expected in (
         ("an unknown id", (uuid4(), "w1", task.token), "SK001"),
@@ -86,22 +100,24 @@ def test_only_the_owner_with_the_newest_live_token_may_use_a_verb(
         ("no token", (task.task_id, "w1", None), "22023"),
         ("no id", (None, "w1", task.token), "22023"),
     ):
-        assert refusal(caller, verb, *proof, **options) == expected, who
+        assert refusal(call, *proof, **options) == expected, who
         assert row(task.task_id) == before, f"{who} changed the task"
 
-    caller(verb, task.task_id, "w1", task.token, **options)
+    call(task.task_id, "w1", task.token, **options)
     assert row(task.task_id)["status"] == LEAVES[verb]
-    if verb != "assert_lease":
+    if verb not in BESIDE_THE_TASK:
         assert row(task.task_id)["record_ver"] > before["record_ver"]
 
     done = leased(caller, f"{topic} done")
+    options = options_of(caller, verb, done.task_id)
     caller("terminate", done.task_id, "w1", done.token)
-    assert refusal(caller, verb, done.task_id, "w1", done.token, **options) == "SK002"
+    assert refusal(call, done.task_id, "w1", done.token, **options) == "SK002"
 
     short = leased(caller, f"{topic} short", lease=0.001)
+    options = options_of(caller, verb, short.task_id)
     expired(short.task_id)
     before = row(short.task_id)
-    assert refusal(caller, verb, short.task_id, "w1", short.token, **options) == "SK004"
+    assert refusal(call, short.task_id, "w1", short.token, **options) == "SK004"
     assert row(short.task_id) == before, "an expired lease changed the task"
 
 

@@ -83,6 +83,49 @@ def test_an_extension_is_repeated(lossy: Lossy, proxy: LossyProxy, leased: Any) 
     assert proxy.lost == 1
 
 
+@pytest.mark.parametrize("room", [3, 2])
+def test_items_are_appended_once_though_the_answer_was_lost(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, leased: Any, room: int
+) -> None:
+    store.open_stream(leased.task_id, max_items=4)
+    store.append_stream(leased, items=["before"] * (4 - room))
+    proxy.lose_next_answer()
+    appended = lossy("append_stream", leased, items=["a", "b", "c"], after=4 - room)
+    assert proxy.lost == 1
+    assert (appended.accepted, appended.last_seq, appended.free_items) == (room, 4, 0)
+    items = [item.item for item in store.read_stream(leased.task_id, 4 - room)]
+    assert items == ["a", "b", "c"][:room]
+
+
+def test_items_of_which_the_caller_did_not_say_where_they_go_are_not_appended_again(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, leased: Any
+) -> None:
+    proxy.lose_next_answer()
+    with pytest.raises(DatabaseUnavailable):
+        lossy("append_stream", leased, items=["a"])
+    assert len(store.read_stream(leased.task_id)) == 1
+
+
+def test_a_fan_out_with_an_id_is_repeated(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, leased: Any
+) -> None:
+    task_id = uuid4()
+    proxy.lose_next_answer()
+    made = lossy("fan_out", [{"topic": "u"}] * 2, task_id=task_id, parent=leased)
+    assert proxy.lost == 1
+    assert (made.task_id, made.total) == (task_id, 2)
+    assert store.topics("u")[0].starting == 2
+
+
+def test_a_step_is_recorded_once_and_its_value_is_told(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, leased: Any
+) -> None:
+    proxy.lose_next_answer()
+    assert lossy("record_step", leased, name="pay", value=7).value == 7
+    assert proxy.lost == 1
+    assert [step.value for step in store.steps(leased.task_id)] == [7]
+
+
 def test_a_snooze_is_not_repeated(lossy: Lossy, proxy: LossyProxy, leased: Any, row: Row) -> None:
     proxy.lose_next_answer()
     with pytest.raises(DatabaseUnavailable):
