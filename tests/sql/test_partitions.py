@@ -58,7 +58,7 @@ def test_the_sweep_makes_those_of_the_coming_weeks(fresh: Queue, clock: Clock) -
 def test_a_week_is_the_same_in_every_time_zone(fresh: Queue, clock: Clock, zone: str) -> None:
     fresh.execute(f"set timezone = '{zone}'")
     clock.advance("21 days")
-    assert fresh.value("select sokka.prepare_partitions()") == 9
+    assert fresh.value("select sokka.prepare_partitions()") == 15
     bounds = fresh.rows(
         "select pg_get_expr(c.relpartbound, c.oid) as bound from pg_inherits i"
         " join pg_class c on c.oid = i.inhrelid"
@@ -130,7 +130,7 @@ def test_two_who_make_partitions_at_once_make_each_once(
 ) -> None:
     clock.advance("7 days")
     first = another(autocommit=False)
-    assert first.value("select sokka.prepare_partitions()") == 3
+    assert first.value("select sokka.prepare_partitions()") == 5
     # It does not wait for the other for longer than a moment, and does not fail.
     fresh.value("select sokka.prepare_partitions()")
     first.connection.commit()

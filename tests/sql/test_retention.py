@@ -176,7 +176,8 @@ def test_tasks_finish_while_retention_waits_for_a_reader(
         for _ in range(20):
             worker.verb("terminate_task", worker.reserve("u"))
         steps = [row for call in applying for row in call.result(timeout=20)]
-    assert {row.action for row in steps} == {"busy"}
+    read = {row.action for row in steps if row.partition.startswith("finished_tasks")}
+    assert read == {"busy"}
     assert fresh.value("select count(*) from sokka.finished_tasks where topic = 'u'") == 20
 
 
