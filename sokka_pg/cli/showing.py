@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,12 +10,26 @@ from typing import Any
 
 from rich.table import Column
 
-from sokka_pg.cli.output import answer, table
-from sokka_pg.model import Json, Task, TaskEvent, TaskSummary, TopicStat
+from sokka_pg.cli import trees
+from sokka_pg.cli.output import answer, note, table
+from sokka_pg.model import (
+    Join,
+    Json,
+    StepRecord,
+    StreamState,
+    Task,
+    TaskEvent,
+    TaskSummary,
+    TopicStat,
+)
 
 MOST_SHOWN = 4_000
 """Characters of a payload that are shown unless all of it is asked for."""
+MOST_STEPS = 20
+"""Steps that are shown unless all is asked for."""
 _DETAIL_SHOWN = 300
+# The year that stands for "when another task says so".
+_NEVER = 9998
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -75,9 +90,19 @@ def tasks(rows: Sequence[TaskSummary]) -> None:
     )
 
 
-def task(found: Task, most: int | None) -> None:
+def fields(found: Task) -> dict[str, Any]:
+    """A task's fields by name."""
+    return {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+
+
+def task(
+    found: Task, most: int | None, join: Join | None = None, stream: StreamState | None = None
+) -> None:
     """Everything about one task; its JSON values cut to ``most`` characters each."""
-    table((fixed("task"), loose(str(found.task_id))), _facts(found))
+    table(
+        (fixed("task"), loose(str(found.task_id))),
+        (*_facts(found), *_facts_of_join(join), *_facts_of_stream(stream)),
+    )
     for name in ("data", "result", "error", "progress", "checkpoint"):
         value = getattr(found, name)
         if value is not None:
@@ -94,6 +119,8 @@ def _facts(found: Task) -> Iterable[tuple[str, object]]:
         ("sub-topic", found.sub_topic),
         ("kind", found.kind),
         ("group", None if found.task_group_id == found.task_id else found.task_group_id),
+        ("parent", found.parent_task_id),
+        ("candidate", found.candidate),
         ("priority", found.priority),
         ("record_ver", found.record_ver),
         ("attempts", attempts),
@@ -104,7 +131,7 @@ def _facts(found: Task) -> Iterable[tuple[str, object]]:
         ("cancel requested", found.cancel_requested_at),
         ("cancel reason", found.cancel_reason),
         ("created at", found.created_at),
-        ("run at", found.run_at),
+        ("run at", found.run_at if found.run_at.year < _NEVER else "when other tasks end"),
         ("changed at", found.updated_at),
         ("finished at", found.finished_at),
         ("expires at", found.expires_at),
@@ -116,6 +143,50 @@ def _facts(found: Task) -> Iterable[tuple[str, object]]:
         ("checkpoint at", found.checkpoint_at),
     )
     return (fact for fact in facts if fact[1] not in (None, ""))
+
+
+def _facts_of_join(join: Join | None) -> Iterable[tuple[str, object]]:
+    if join is None:
+        return
+    yield "fan-out", trees.counts(join)
+    if join.deadline_at is not None:
+        yield "deadline", join.deadline_at
+    if join.decided_at is not None:
+        yield "decided at", join.decided_at
+
+
+def _facts_of_stream(stream: StreamState | None) -> Iterable[tuple[str, object]]:
+    if stream is None:
+        return
+    yield "stream", f"{stream.last_seq} items written, {stream.consumed_seq} read"
+    yield (
+        "to be read",
+        f"{stream.pending_items} items of {stream.max_items} at most, "
+        f"{stream.pending_bytes} bytes of {stream.max_bytes}",
+    )
+
+
+def steps(rows: Sequence[StepRecord], most: int | None) -> None:
+    """The recorded steps: the last few, and cut, unless ``most`` is None."""
+    if not rows:
+        return
+    shown = rows if most is None else rows[-MOST_STEPS:]
+    answer(None, "", as_json=False)
+    table(
+        (number("#"), loose("step"), fixed("recorded at (UTC)"), loose("value")),
+        ((row.seq, row.name, _moment(row.recorded_at), _value(row.value, most)) for row in shown),
+    )
+    if len(shown) < len(rows):
+        note(f"the last {len(shown)} of {len(rows)} steps; --full shows all")
+
+
+def _value(value: Json, most: int | None) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if most is None else clip(text, _DETAIL_SHOWN)
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _print_json(name: str, value: Json, most: int | None) -> None:
@@ -134,7 +205,7 @@ def history(events: Sequence[TaskEvent]) -> None:
         (
             (
                 event.seq,
-                event.at.astimezone(UTC).strftime("%m-%d %H:%M:%S.%f")[:-3],
+                _moment(event.at),
                 event.event,
                 event.attempt,
                 event.token,

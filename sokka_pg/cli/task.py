@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
-from sokka_pg.cli import completing, options, reach, reading, showing
+from sokka_pg.cli import completing, options, reach, reading, showing, trees
 from sokka_pg.cli.output import EXIT_CODES, answer, note
 from sokka_pg.errors import BadArgument, NoTaskFound
-from sokka_pg.model import Page, Status, Task, TaskSummary
+from sokka_pg.model import Join, Page, Status, Task, TaskSummary, TreeNode
 from sokka_pg.store import PgTaskStore
 
 app = typer.Typer(
@@ -22,6 +23,8 @@ app = typer.Typer(
 
 PAGE = 10_000
 """Tasks per call for --all: each call sorts all live tasks, so few large ones."""
+MOST_IN_TREE = 1_000
+"""Tasks of a tree in all: more can be read by nobody."""
 
 TaskId = Annotated[
     str,
@@ -141,10 +144,57 @@ def show(
     """Show everything about one task, live or finished."""
     with reach.store(ctx) as store:
         found = _found(store, task_id)
+        join = store.join(found.task_id)
+        stream = store.stream(found.task_id)
+        steps = store.steps(found.task_id)
     if reach.as_json(ctx):
-        answer(found, as_json=True)
+        answer(
+            {**showing.fields(found), "join": join, "stream": stream, "steps": steps},
+            as_json=True,
+        )
     else:
-        showing.task(found, None if full else showing.MOST_SHOWN)
+        most = None if full else showing.MOST_SHOWN
+        showing.task(found, most, join, stream)
+        showing.steps(steps, most)
+
+
+@app.command(
+    epilog="Examples: sokka task tree TASK_ID · sokka task tree TASK_ID --max-children 200 · "
+    "sokka task list --group JOIN_ID --status failed (the candidates of one fan-out)"
+)
+def tree(
+    ctx: typer.Context,
+    task_id: TaskId,
+    max_children: Annotated[
+        int,
+        typer.Option(
+            "--max-children", min=1, max=MOST_IN_TREE, help="Children shown of each task."
+        ),
+    ] = 20,
+    database_url: options.DatabaseUrl = None,
+    schema: options.Schema = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a task and the tasks below it; of fan-outs, how far they are."""
+    wanted = reading.task_id(task_id)
+    with reach.store(ctx) as store:
+        nodes = store.task_tree(wanted, MOST_IN_TREE, max_children)
+        joins = _joins(store, nodes)
+    if reach.as_json(ctx):
+        answer({"tasks": nodes, "joins": list(joins.values())}, as_json=True)
+        return
+    trees.draw(nodes, joins)
+    if sum(node.children for node in nodes) > len(nodes) - 1:
+        note(
+            "sokka: not all of it is shown: --max-children shows more, "
+            f"up to {MOST_IN_TREE} tasks in all"
+        )
+
+
+def _joins(store: PgTaskStore, nodes: Sequence[TreeNode]) -> dict[UUID, Join]:
+    """The fan-outs among these."""
+    found = (store.join(node.task_id) for node in nodes if node.policy is not None)
+    return {join.task_id: join for join in found if join is not None}
 
 
 @app.command(epilog="Example: sokka task history TASK_ID")

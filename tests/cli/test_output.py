@@ -96,14 +96,17 @@ def test_another_schema_is_another_queue(sokka: Sokka) -> None:
 def test_hostile_text_is_shown_and_never_obeyed(sokka: Sokka, db: str) -> None:
     with PgTaskStore(db) as store:
         topic = HOSTILE.replace("\x1b", "").replace("\x07", "")
-        task_id = store.create_task(topic, {"text": HOSTILE}, headers={HOSTILE: HOSTILE}).task_id
+        task_id = store.create_task(
+            topic, {"text": HOSTILE}, kind=topic, headers={HOSTILE: HOSTILE}
+        ).task_id
         leased = store.reserve_task(topic, topic)
         assert leased is not None
-        store.fail(leased, error={"message": HOSTILE})
+        store.record_step(leased, name=topic, value=HOSTILE)
+        store.fail(leased, error={"code": HOSTILE, "message": HOSTILE})
         store.pause_topic(topic, HOSTILE)
     for args in (
         ["task", "list"], ["task", "show", task_id], ["task", "history", task_id],
-        ["topic", "list"], ["doctor"],
+        ["task", "tree", task_id], ["topic", "list"], ["doctor"],
     ):  # fmt: skip
         answer = sokka(*args)
         shown = answer.out + answer.err
