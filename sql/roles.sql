@@ -14,17 +14,21 @@
 
 begin;
 
--- producer: enqueue, and cancel what turns out not to be wanted.
+-- producer: enqueue, cancel what turns out not to be wanted, and see how far it is.
 \if :{?producer}
 grant usage on schema :"schema" to :"producer";
 grant execute on function
     :"schema".create_task, :"schema".create_tasks, :"schema".cancel_task,
+    :"schema".fan_out, :"schema".open_stream,
+    :"schema".watch_tasks, :"schema".unwatch_tasks, :"schema".peek_tasks,
     :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"producer";
 \endif
 
 -- worker: all verbs on leases. It reads a task by its id (a handler's commit whose
--- answer was lost is looked up so), but no table and no listing.
+-- answer was lost is looked up so), what came of its fan-outs and steps, and streams,
+-- but no table and no listing. Fanning out is enqueueing, too: no lease is asked for
+-- where a fan-out stands below no task.
 \if :{?worker}
 grant usage on schema :"schema" to :"worker";
 grant execute on function
@@ -34,6 +38,10 @@ grant execute on function
     :"schema".fail_task, :"schema".retry_task, :"schema".snooze_task,
     :"schema".settle_tasks, :"schema".settle_and_reserve,
     :"schema".report_progress, :"schema".save_checkpoint,
+    :"schema".fan_out, :"schema".get_join, :"schema".join_results, :"schema".wait_for_task,
+    :"schema".record_step, :"schema".list_steps,
+    :"schema".open_stream, :"schema".append_stream, :"schema".read_stream, :"schema".get_stream,
+    :"schema".watch_tasks, :"schema".unwatch_tasks, :"schema".peek_tasks,
     :"schema".assert_lease, :"schema".advance_fence, :"schema".get_task,
     :"schema".mark_idle, :"schema".clear_idle,
     :"schema".sweep, :"schema".prepare_partitions, :"schema".apply_retention,
@@ -45,12 +53,13 @@ grant execute on function
 \if :{?viewer}
 grant usage on schema :"schema" to :"viewer";
 grant select on :"schema".task_history, :"schema".topic_stats, :"schema".live_leases,
-    :"schema".open_fences, :"schema".audit_log
+    :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs
     to :"viewer";
--- A view's reader needs the functions that the view calls: open_fences asks the clock.
+-- A view's reader needs the functions that the view calls: open_fences asks the clock,
+-- topic_stats what is no time to wait for.
 grant execute on function
-    :"schema".list_tasks, :"schema".list_leased_tasks,
-    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
+    :"schema".list_tasks, :"schema".list_leased_tasks, :"schema".get_join, :"schema".task_tree,
+    :"schema".clock, :"schema".until_told, :"schema".topic_hash, :"schema".schema_version
     to :"viewer";
 \endif
 
@@ -58,16 +67,18 @@ grant execute on function
 \if :{?operator}
 grant usage on schema :"schema" to :"operator";
 grant select on :"schema".all_tasks, :"schema".task_history, :"schema".topic_stats,
-    :"schema".live_leases, :"schema".open_fences, :"schema".audit_log
+    :"schema".live_leases, :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs
     to :"operator";
 grant select, update on :"schema".settings to :"operator";
 grant execute on function
     :"schema".get_task, :"schema".list_group, :"schema".list_tasks,
-    :"schema".list_leased_tasks, :"schema".cancel_task, :"schema".revoke_lease,
+    :"schema".list_leased_tasks, :"schema".get_join, :"schema".join_results,
+    :"schema".task_tree, :"schema".list_steps, :"schema".get_stream, :"schema".peek_tasks,
+    :"schema".cancel_task, :"schema".revoke_lease,
     :"schema".resubmit_task, :"schema".pause_topic, :"schema".resume_topic,
     :"schema".set_topic, :"schema".raise_token_epoch, :"schema".sweep,
     :"schema".prepare_partitions, :"schema".apply_retention,
-    :"schema".clock, :"schema".topic_hash, :"schema".schema_version
+    :"schema".clock, :"schema".until_told, :"schema".topic_hash, :"schema".schema_version
     to :"operator";
 \endif
 

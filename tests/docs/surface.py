@@ -10,7 +10,10 @@ from sokka_pg.cli.main import app
 
 # Callable by name beside the verbs, which run with the owner's rights.
 PLAIN = {"guard_table", "unguard_table", "clock", "schema_version", "topic_hash"}
-VIEWS = {"all_tasks", "task_history", "topic_stats", "live_leases", "open_fences", "audit_log"}
+VIEWS = {
+    "all_tasks", "task_history", "topic_stats", "live_leases", "open_fences", "audit_log",
+    "fan_outs",
+}  # fmt: skip
 
 
 def functions(connection: psycopg.Connection, schema: str = "sokka") -> dict[str, int]:

@@ -14,24 +14,31 @@ from sokka_pg import schema as sql_files
 from tests.docs.surface import functions, relations
 from tests.servers import Server
 
-READABLE = {"task_history", "topic_stats", "live_leases", "open_fences", "audit_log"}
+READABLE = {"task_history", "topic_stats", "live_leases", "open_fences", "audit_log", "fan_outs"}
 STEERING = {
     "cancel_task", "revoke_lease", "resubmit_task", "pause_topic", "resume_topic", "set_topic",
     "raise_token_epoch", "sweep", "prepare_partitions", "apply_retention",
 }  # fmt: skip
-LISTING = {"list_tasks", "list_leased_tasks"}
+LISTING = {"list_tasks", "list_leased_tasks", "get_join", "task_tree", "until_told"}
+AWAITING = {"watch_tasks", "unwatch_tasks", "peek_tasks"}
 ANYBODY = {"clock", "topic_hash", "schema_version"}
 MAY_CALL = {
-    "producer": {"create_task", "create_tasks", "cancel_task"} | ANYBODY,
+    "producer": {
+        "create_task", "create_tasks", "cancel_task", "fan_out", "open_stream",
+    } | AWAITING | ANYBODY,
     "worker": {
         "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",
         "extend_leases", "release_lease", "terminate_task", "terminate_tasks", "fail_task",
         "retry_task", "snooze_task", "settle_tasks", "settle_and_reserve", "report_progress",
         "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
-        "clear_idle", "sweep", "prepare_partitions", "apply_retention",
-    } | ANYBODY,
+        "clear_idle", "sweep", "prepare_partitions", "apply_retention", "fan_out", "get_join",
+        "join_results", "wait_for_task", "record_step", "list_steps", "open_stream",
+        "append_stream", "read_stream", "get_stream",
+    } | AWAITING | ANYBODY,
     "viewer": LISTING | ANYBODY,
-    "operator": LISTING | STEERING | ANYBODY | {"get_task", "list_group"},
+    "operator": LISTING | STEERING | ANYBODY | {
+        "get_task", "list_group", "join_results", "list_steps", "get_stream", "peek_tasks",
+    },
 }  # fmt: skip
 MAY_READ = {
     "producer": set(), "worker": set(), "viewer": READABLE,
@@ -117,6 +124,16 @@ def test_the_roles_do_their_work_from_end_to_end(
         act("producer", "select sokka.cancel_task(%s)", again)
         act("operator", "update sokka.settings set notify = false returning notify")
         act("worker", "select woken from sokka.sweep()")
+        join_id = act("producer", "select task_id from sokka.fan_out('[{\"topic\": \"parts\"}]')")
+        assert act("producer", "select status from sokka.peek_tasks(array[%s::uuid])", join_id)
+        part = act("worker", "select task_id from sokka.join_results(%s)", join_id)
+        token = act("worker", "select token from sokka.acquire_lease(%s, 'w')", part)
+        act("worker", "select sokka.record_step(%s, 'w', %s, 'one', '1')", part, token)
+        act("worker", "select sokka.append_stream(%s, 'w', %s, '[1]')", part, token)
+        act("worker", "select sokka.terminate_task(%s, 'w', %s)", part, token)
+        assert act("viewer", "select count(*) from sokka.task_tree(%s)", join_id) == 2
+        assert act("viewer", "select outcome from sokka.fan_outs") == "satisfied"
+        assert act("operator", "select value from sokka.list_steps(%s)", part) == 1
 
 
 async def test_a_worker_and_a_producer_in_python_need_no_more(
@@ -158,6 +175,10 @@ async def test_a_worker_and_a_producer_in_python_need_no_more(
         ("worker", "select sokka.finish_tasks(null, null, null, null, null, null)"),
         ("worker", "truncate sokka.tasks"),
         ("viewer", "table sokka.all_tasks"),
+        ("producer", "select sokka.join_results(gen_random_uuid())"),
+        ("producer", "select sokka.read_stream(gen_random_uuid())"),
+        ("viewer", "select sokka.list_steps(gen_random_uuid())"),
+        ("operator", "select sokka.read_stream(gen_random_uuid())"),
         ("operator", "delete from sokka.settings"),
     ],
 )
