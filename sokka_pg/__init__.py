@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from sokka_pg.context import SyncTaskContext, TaskContext
     from sokka_pg.events import Event, Observer
     from sokka_pg.fence import FencedTransaction
+    from sokka_pg.gather import (
+        CandidateResult,
+        FanOutRequest,
+        FanOutResult,
+        Policy,
+        ScatterGatherRequest,
+        ScatterGatherResult,
+        TaskFailure,
+    )
     from sokka_pg.model import Fail, Lease, LeasedTask, Retry, RetryPolicy, Snooze, Status
     from sokka_pg.store import PgTaskStore, TaskStore
     from sokka_pg.store_async import AsyncPgTaskStore, AsyncTaskStore
@@ -23,7 +32,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "Sokka": "app", "Task": "app", "ConnectionOptions": "connections",
     "SyncTaskContext": "context", "TaskContext": "context", "Event": "events",
-    "Observer": "events", "FencedTransaction": "fence", "Fail": "model", "Lease": "model",
+    "Observer": "events", "FencedTransaction": "fence",
+    "CandidateResult": "gather", "FanOutRequest": "gather", "FanOutResult": "gather",
+    "Policy": "gather", "ScatterGatherRequest": "gather", "ScatterGatherResult": "gather",
+    "TaskFailure": "gather", "Fail": "model", "Lease": "model",
     "LeasedTask": "model", "Retry": "model", "RetryPolicy": "model", "Snooze": "model",
     "Status": "model", "PgTaskStore": "store", "TaskStore": "store",
     "AsyncPgTaskStore": "store_async", "AsyncTaskStore": "store_async",
@@ -33,22 +45,29 @@ _HOMES = {
 __all__ = [
     "AsyncPgTaskStore",
     "AsyncTaskStore",
+    "CandidateResult",
     "ConnectionOptions",
     "Event",
     "Fail",
+    "FanOutRequest",
+    "FanOutResult",
     "FencedTransaction",
     "Lease",
     "LeasedTask",
     "Observer",
     "PgTaskStore",
+    "Policy",
     "Retry",
     "RetryPolicy",
+    "ScatterGatherRequest",
+    "ScatterGatherResult",
     "Snooze",
     "Sokka",
     "Status",
     "SyncTaskContext",
     "Task",
     "TaskContext",
+    "TaskFailure",
     "TaskStore",
     "Worker",
     "WorkerOptions",

@@ -40,6 +40,7 @@ class AnyContext:
         self._on_cancel: list[Callable[[], None]] = []
         self._progress: Progress | None = None
         self._stream: Stream | None = None
+        self._led: AnyContext | None = None
 
     @property
     def lease(self) -> Lease:
@@ -102,6 +103,14 @@ class AnyContext:
         """Something happened to the tasks with these hashes; from any thread."""
         if self._stream is not None and (everything or self._hash in hashes):
             self._stream.news.tell()
+        if self._led is not None:
+            self._led.hear(hashes, everything)
+
+    def lead(self, other: AnyContext) -> None:
+        """Pass on to another context of the same task what this one is told. Its
+        ``finish`` is the caller's to call."""
+        self._led = other
+        self.on_stop(lambda: other.tell_to_stop(self.cancel_reason or ""))
 
     @property
     def unwritten(self) -> bool:

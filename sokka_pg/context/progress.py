@@ -37,6 +37,8 @@ class Progress:
     def report(self, progress: Json, at_once: bool) -> Plan[None]:
         """Write it now or soon. Raises what a late write met, if that was the end."""
         text = encode(progress, "progress", SMALL_LIMIT)
+        if at_once:
+            yield from self._landed()
         if self._refused is not None:
             raise type(self._refused)(self._refused.message, self._refused.detail)
         with self._lock:

@@ -164,14 +164,14 @@ class Engine:
         self.backoff.reset()
         through = self.outbox.answered(event.answers, now)
         self._settled(through)
-        for settlement, answer in through:
-            self._sweep_for_join(settlement.task, now)
-            if settlement.verb is Verb.WAIT and (answer.detail or {}).get("status") == "starting":
-                self._look(now)
         for task in event.leases:
             self._received(task, event.sent_at, now)
         if isinstance(call, words.Exchange) and call.max_tasks > 0:
             self._fed(len(event.leases), call.max_tasks, now)
+        for settlement, answer in through:
+            self._sweep_for_join(settlement.task, now)
+            if settlement.verb is Verb.WAIT and (answer.detail or {}).get("status") == "starting":
+                self._look(now)
 
     def _sweep_for_join(self, task: LeasedTask, now: float) -> None:
         if task.candidate is not None:

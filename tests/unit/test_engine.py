@@ -421,3 +421,47 @@ def test_nothing_is_kept_of_tasks_that_are_through() -> None:
     it.answer([], *[OK] * 500)
     assert it.engine.unsettled == 0
     assert it.engine.slots.busy == 0
+
+
+def test_after_the_end_of_a_candidate_a_sweep_comes_soon() -> None:
+    for end in (OK, None):
+        it, task = desk(), leased(candidate=1)
+        it.answer([task])
+        it.tell(it.end(task) if end else words.Ended(task.token, None))
+        it.answer([], *([end] if end else []))
+        it.answer([])
+        it.later(0.11)
+        it.only(words.Sweep)
+
+
+def test_after_the_end_of_any_other_task_it_comes_in_its_own_time() -> None:
+    it, task = desk(), leased()
+    it.answer([task])
+    it.tell(it.end(task))
+    it.answer([], OK)
+    it.answer([])
+    it.later(0.11)
+    assert not it.all(words.Sweep)
+
+
+def test_a_task_that_need_not_wait_after_all_is_looked_for_at_once() -> None:
+    for status, looks in (("starting", 1), ("snoozed", 0)):
+        it, task = desk(), leased()
+        it.answer([task])
+        it.answer([])
+        it.tell(it.end(task, Verb.WAIT))
+        it.answer([], Answer("ok", {"status": status}))
+        assert len(it.all(words.Exchange)) == looks
+
+
+def test_a_wait_whose_answer_was_lost_is_not_taken_for_a_lost_lease() -> None:
+    it, task = desk(), leased()
+    it.answer([task])
+    it.tell(it.end(task, Verb.WAIT))
+    it.tell(words.CallFailed())
+    it.later(6)
+    if it.all(words.Sweep):
+        it.tell(words.SweepDone(0, None))
+    it.answer([], Answer("SK006", {"status": "snoozed"}))
+    (settled,) = it.all(words.Settled)
+    assert [answer.verdict for _, answer in settled.outcomes] == ["ok"]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from sokka_pg.engine import outcomes
 from sokka_pg.engine.words import Reason, Verb
-from sokka_pg.model import Fail, Outcome, Retry, Snooze
+from sokka_pg.model import Fail, Outcome, Retry, Snooze, Wait
 from tests.unit.tasks_made_up import leased
 
 
@@ -61,3 +62,10 @@ def test_each_reason_to_stop_has_its_own_end() -> None:
 def test_an_exception_raised_as_an_outcome_is_that_outcome() -> None:
     assert outcomes.from_exception(leased(), Snooze(timedelta(1))).verb is Verb.SNOOZE
     assert outcomes.from_exception(leased(), ValueError("x")).verb is Verb.RETRY
+
+
+def test_a_wait_names_the_task_that_it_waits_for() -> None:
+    settlement = outcomes.from_exception(leased(), Wait(UUID(int=7)))
+    assert (settlement.verb, settlement.arg) == (Verb.WAIT, str(UUID(int=7)))
+    bad = outcomes.from_value(leased(), Wait("soon"))  # type: ignore[arg-type]
+    assert outcomes.code_of(bad) == "bad_outcome"
