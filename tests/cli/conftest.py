@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from sokka_pg.cli.main import app
+from sokka_pg.doctor import Finding, Level
 
 # What the console script of the package does.
 SCRIPT = "from sokka_pg.cli.main import run; run()"
@@ -37,6 +39,7 @@ class Answer:
 
 
 Sokka = Callable[..., Answer]
+Look = Callable[[str], list[Finding]]
 
 
 def call(*args: object, given: str | bytes | None = None) -> Answer:
@@ -69,3 +72,26 @@ def script() -> Callable[..., subprocess.CompletedProcess[str]]:
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def look(sokka: Sokka) -> Look:
+    """The findings of one check."""
+
+    def run(check: str) -> list[Finding]:
+        found = [Finding(**each) for each in sokka("doctor", "--json").json["findings"]]
+        return [each for each in found if each.check == check]
+
+    return run
+
+
+def worst(found: list[Finding]) -> Level:
+    order = [Level.OK, Level.WARN, Level.FAIL]
+    return max((Level(each.level) for each in found), key=order.index)
+
+
+def set_clock(conn: psycopg.Connection, expression: str) -> None:
+    conn.execute(
+        "create or replace function sokka.clock() returns timestamptz language sql"
+        f" as $$ select {expression} $$"
+    )

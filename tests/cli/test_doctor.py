@@ -11,28 +11,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from sokka_pg.doctor import Finding, Level
+from sokka_pg.doctor import Level
 from sokka_pg.store import PgTaskStore
-from tests.cli.conftest import Sokka, call
+from tests.cli.conftest import Look, Sokka, call, set_clock, worst
 from tests.servers import Server
-
-Look = Callable[[str], list[Finding]]
-
-
-@pytest.fixture
-def look(sokka: Sokka) -> Look:
-    """The findings of one check."""
-
-    def run(check: str) -> list[Finding]:
-        found = [Finding(**each) for each in sokka("doctor", "--json").json["findings"]]
-        return [each for each in found if each.check == check]
-
-    return run
-
-
-def worst(found: list[Finding]) -> Level:
-    order = [Level.OK, Level.WARN, Level.FAIL]
-    return max((Level(each.level) for each in found), key=order.index)
 
 
 def test_every_question_is_answered_by_a_fresh_installation(sokka: Sokka) -> None:
@@ -121,13 +103,6 @@ def test_leases_and_tasks_that_no_sweep_took_are_counted(
     (found,) = look("sweep")
     assert found.level == "fail"
     assert found.what.startswith("2 leases are over")
-
-
-def set_clock(conn: psycopg.Connection, expression: str) -> None:
-    conn.execute(
-        "create or replace function sokka.clock() returns timestamptz language sql"
-        f" as $$ select {expression} $$"
-    )
 
 
 def test_a_fence_that_outlives_its_lease_is_named_with_its_session(
