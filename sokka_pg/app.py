@@ -21,7 +21,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    cast,
+    overload,
+)
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -42,6 +52,10 @@ from sokka_pg.schema import check_name
 from sokka_pg.store import PgTaskStore
 from sokka_pg.store_async import AsyncPgTaskStore
 from sokka_pg.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from sokka_pg.workload import AsyncWorkloadScheduler, WorkloadScheduler
+    from sokka_pg.workload.shell import WorkloadOptions
 
 LEFT_AFTER_S = 1.0
 
@@ -284,6 +298,30 @@ class Sokka:
         if handler is None:
             return declare
         return declare.declared(handler, sys._getframe(1).f_locals)
+
+    def workload(self, **options: Unpack[WorkloadOptions]) -> WorkloadScheduler:
+        """A scheduler on this queue: submit, lease, stream, fan out. Close it."""
+        from sokka_pg.workload import WorkloadScheduler
+
+        return WorkloadScheduler(self.database_url, self.schema, **self._for_workload(options))
+
+    def workload_async(self, **options: Unpack[WorkloadOptions]) -> AsyncWorkloadScheduler:
+        """``workload`` for event loops."""
+        from sokka_pg.workload import AsyncWorkloadScheduler
+
+        return AsyncWorkloadScheduler(
+            self.database_url, self.schema, **self._for_workload(options)
+        )
+
+    def _for_workload(self, given: WorkloadOptions) -> WorkloadOptions:
+        from sokka_pg.workload import Limits
+
+        own: WorkloadOptions = {
+            "connections": self._connections,
+            "limits": Limits(payload_bytes=self._max_data_bytes),
+        }
+        observers = [*self.observers, *given.get("observers", ())]
+        return {**own, **given, "observers": observers}
 
     def worker(
         self,
