@@ -43,7 +43,8 @@ _OF_RELATIONS = (
                      nullif(a.attidentity, ''), nullif(a.attgenerated, ''),
                      a.attstorage, a.attcollation, a.attoptions, a.attacl,
                      -- the order counts where rows are read by position
-                     case when k.relkind in ('v', 'c') then a.attnum end)
+                     case when k.relkind in ('v', 'c')
+                          then row_number() over (partition by k.oid order by a.attnum) end)
     from kept k
     join pg_catalog.pg_attribute a on a.attrelid = k.oid and a.attnum > 0 and not a.attisdropped
     left join pg_catalog.pg_attrdef d on d.adrelid = k.oid and d.adnum = a.attnum

@@ -20,6 +20,7 @@ WHOLE = "manifest"
 FENCE = "fence/manifest"
 """What is listed: the whole queue, or the fence that can be installed alone."""
 
+_CREATED = re.compile(r"^create (function|view) ", re.MULTILINE)
 _WORD = re.compile(r"\bsokka\b")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _NAME_RULE = (
@@ -69,6 +70,11 @@ def check_name(name: str) -> str:
 def render(text: str, schema: str) -> str:
     """The same SQL for another schema: the word ``sokka`` becomes ``schema``."""
     return text if schema == DEFAULT else _WORD.sub(schema, text)
+
+
+def replacing(text: str) -> str:
+    """The same SQL, loaded over what is there: functions and views are replaced."""
+    return _CREATED.sub(r"create or replace \1 ", text)
 
 
 def sql_root() -> Path:

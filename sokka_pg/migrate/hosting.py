@@ -87,10 +87,20 @@ def schema_of(config: Config | None) -> str:
     )
 
 
-def load_revision(context: MigrationContext, folder: Path) -> None:
-    """The upgrade of a revision: load the SQL frozen in ``folder``."""
+def load_revision(context: MigrationContext, folder: Path, *, replacing: bool = False) -> None:
+    """The upgrade of a revision: load the SQL frozen in ``folder``.
+
+    ``replacing``: over the revision below. Functions and views of the same
+    signature are replaced, so that they keep their grants and what depends on them.
+    """
     for text in sql_files.statements(folder, schema_of(context.config)):
-        _execute(context, text)
+        _execute(context, sql_files.replacing(text) if replacing else text)
+
+
+def run_file(context: MigrationContext, file: Path, *, replacing: bool = False) -> None:
+    """Run one file of a revision, for its downgrade."""
+    text = sql_files.render(file.read_text(encoding="utf-8"), schema_of(context.config))
+    _execute(context, sql_files.replacing(text) if replacing else text)
 
 
 def drop_everything(context: MigrationContext) -> None:

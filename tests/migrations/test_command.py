@@ -16,6 +16,7 @@ from sokka_pg import embedded, migrate
 from sokka_pg.cli.main import app
 
 HEAD = migrate.revision("head")
+BELOW_HEAD = migrate.revision_below(HEAD)
 Sokka = Callable[..., Result]
 
 
@@ -57,7 +58,7 @@ def test_options_may_stand_before_or_after_the_command(sokka: Sokka, empty_db: s
         facts.append(json.loads(result.stdout))
     assert {fact["schema"] for fact in facts} == {"jobs"}
     assert [fact.get("after", fact.get("current")) for fact in facts] == [
-        HEAD, HEAD, HEAD, None, HEAD, None,
+        HEAD, HEAD, HEAD, None, HEAD, BELOW_HEAD,
     ]  # fmt: skip
 
 

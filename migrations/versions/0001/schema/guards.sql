@@ -84,20 +84,6 @@ create trigger past_leases_kept before truncate on sokka.past_leases
 create trigger past_leases_default_kept before truncate on sokka.past_leases_default
     for each statement execute function sokka.refuse_change();
 
-create trigger task_steps_final before update or delete on sokka.task_steps
-    for each row execute function sokka.refuse_change();
-create trigger task_steps_kept before truncate on sokka.task_steps
-    for each statement execute function sokka.refuse_change();
-create trigger task_steps_default_kept before truncate on sokka.task_steps_default
-    for each statement execute function sokka.refuse_change();
-
-create trigger stream_items_final before update or delete on sokka.stream_items
-    for each row execute function sokka.refuse_change();
-create trigger stream_items_kept before truncate on sokka.stream_items
-    for each statement execute function sokka.refuse_change();
-create trigger stream_items_default_kept before truncate on sokka.stream_items_default
-    for each statement execute function sokka.refuse_change();
-
 create trigger audit_entries_final before update or delete on sokka.audit_entries
     for each row execute function sokka.refuse_change();
 create trigger audit_entries_kept before truncate on sokka.audit_entries

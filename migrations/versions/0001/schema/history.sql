@@ -13,9 +13,7 @@ create table sokka.finished_tasks (
     losses              integer not null,
     max_attempts        integer not null,
     max_losses          integer not null,
-    depth               integer not null,
     data_aside          boolean not null,
-    is_join             boolean not null,
     status              text not null check (status in ('failed', 'terminated')),
     topic               text not null,
     sub_topic           text not null,
@@ -33,8 +31,6 @@ create table sokka.finished_tasks (
     checkpoint_seq      bigint not null,
     checkpoint_at       timestamptz,
     resubmit_of         uuid,
-    parent_task_id      uuid,
-    candidate           integer,
     unique_key          text,
     cancel_reason       text,
     retry               jsonb,
@@ -49,8 +45,6 @@ create index finished_tasks_task on sokka.finished_tasks (task_id);
 create index finished_tasks_listed on sokka.finished_tasks (finished_at, task_id);
 create index finished_tasks_group on sokka.finished_tasks (task_group_id)
     where task_group_id <> task_id;
-create index finished_tasks_children on sokka.finished_tasks (parent_task_id, candidate)
-    where parent_task_id is not null;
 create index finished_tasks_aside on sokka.finished_tasks (created_at) where data_aside;
 create table sokka.finished_tasks_default partition of sokka.finished_tasks default;
 

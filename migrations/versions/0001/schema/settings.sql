@@ -7,9 +7,7 @@ create table sokka.settings (
                    check (retention between '1 hour' and '100 years'),
     max_data_bytes integer not null default 1048576
                    check (max_data_bytes between 1024 and 67108864),
-    notify         boolean not null default true,
-    -- How deep tasks may stand below one another.
-    max_depth      integer not null default 16 check (max_depth between 1 and 1000)
+    notify         boolean not null default true
 );
 insert into sokka.settings default values;
 

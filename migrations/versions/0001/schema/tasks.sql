@@ -16,10 +16,7 @@ create table sokka.tasks (
     losses              integer not null default 0,
     max_attempts        integer not null,
     max_losses          integer not null,
-    depth               integer not null default 0,
     data_aside          boolean not null default false,
-    -- It stands for a fan-out and ends when that is decided.
-    is_join             boolean not null default false,
     status              text not null check (status in ('starting', 'running', 'snoozed')),
     topic               text not null,
     sub_topic           text not null,
@@ -38,11 +35,6 @@ create table sokka.tasks (
     checkpoint_seq      bigint not null default 0,
     checkpoint_at       timestamptz,
     resubmit_of         uuid,
-    -- The task that made it; its place among the candidates of a join; the child
-    -- that it sleeps for.
-    parent_task_id      uuid,
-    candidate           integer,
-    waits_for           uuid,
     unique_key          text,
     cancel_reason       text,
     retry               jsonb,
@@ -89,8 +81,6 @@ create index tasks_deadline on sokka.tasks (expires_at)
     where expires_at is not null and status <> 'running';
 -- Most tasks are their own group; they are found by their key.
 create index tasks_group on sokka.tasks (task_group_id) where task_group_id <> task_id;
-create index tasks_children on sokka.tasks (parent_task_id, candidate)
-    where parent_task_id is not null;
 create unique index tasks_unique_key on sokka.tasks (topic, unique_key)
     where unique_key is not null;
 

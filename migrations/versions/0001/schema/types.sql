@@ -21,9 +21,7 @@ create type sokka.leased_task as (
     priority            integer,
     losses              integer,
     leased_at           timestamptz,
-    expires_at          timestamptz,
-    parent_task_id      uuid,
-    candidate           integer
+    expires_at          timestamptz
 );
 
 -- What became of a task after an accepted verb.
@@ -51,29 +49,25 @@ create type sokka.verdict as (
 -- A task that is to be created, its defaults filled in. ord is its position in a
 -- bulk call, given says that the caller chose its id.
 create type sokka.task_spec as (
-    ord            bigint,
-    topic          text,
-    data           jsonb,
-    kind           text,
-    sub_topic      text,
-    task_id        uuid,
-    task_group_id  uuid,
-    priority       integer,
-    run_at         timestamptz,
-    max_attempts   integer,
-    retry          jsonb,
-    timeout        interval,
-    expires_at     timestamptz,
-    unique_key     text,
-    headers        jsonb,
-    max_losses     integer,
-    on_conflict    text,
-    resubmit_of    uuid,
-    given          boolean,
-    parent_task_id uuid,
-    candidate      integer,
-    depth          integer,
-    is_join        boolean
+    ord           bigint,
+    topic         text,
+    data          jsonb,
+    kind          text,
+    sub_topic     text,
+    task_id       uuid,
+    task_group_id uuid,
+    priority      integer,
+    run_at        timestamptz,
+    max_attempts  integer,
+    retry         jsonb,
+    timeout       interval,
+    expires_at    timestamptz,
+    unique_key    text,
+    headers       jsonb,
+    max_losses    integer,
+    on_conflict   text,
+    resubmit_of   uuid,
+    given         boolean
 );
 
 -- One line of a listing: a task without its payloads, and where to go on.
@@ -100,17 +94,4 @@ create type sokka.listed_task as (
     finished_at         timestamptz,
     error               jsonb,
     cursor              text
-);
-
--- A stream, and the task that fills it.
-create type sokka.stream_state as (
-    task_id       uuid,
-    status        text,
-    last_seq      bigint,
-    consumed_seq  bigint,
-    max_items     integer,
-    max_bytes     bigint,
-    pending_items bigint,
-    pending_bytes bigint,
-    error         jsonb
 );

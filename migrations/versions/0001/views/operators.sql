@@ -34,18 +34,10 @@ select coalesce(s.topic, t.topic) as topic,
                count(*) filter (where status = 'snoozed') as snoozed,
                count(*) filter (where status = 'running') as running,
                min(run_at) filter (where status = 'starting') as oldest_ready_at,
-               min(run_at) filter (where status = 'snoozed' and run_at < sokka.until_told())
-                   as next_due_at,
+               min(run_at) filter (where status = 'snoozed') as next_due_at,
                min(leased_at) as oldest_lease_at
           from sokka.tasks group by topic) s
   full join sokka.topics t on t.topic = s.topic;
 
 create view sokka.audit_log as
 select id, at, actor, action, task_id, topic, reason, detail from sokka.audit_entries;
-
--- fan_outs: every join that is remembered, and how far it is.
-create view sokka.fan_outs as
-select j.task_id, j.parent_task_id, j.policy, j.needed, j.total, j.max_running, j.in_flight,
-       j.done, j.succeeded, j.failed, j.late, j.state, j.outcome, j.deadline_at, j.created_at,
-       j.decided_at
-  from sokka.joins j;

@@ -6,9 +6,7 @@ select t.task_id, e.seq, e.at, e.event, e.pid, e.token, e.attempt, e.detail
   from sokka.tasks t
  cross join lateral (values
     (1::bigint, t.created_at, 'created', null::text, null::bigint, null::integer,
-     jsonb_strip_nulls(jsonb_build_object('topic', t.topic, 'kind', t.kind,
-         'resubmit_of', t.resubmit_of, 'parent_task_id', t.parent_task_id,
-         'candidate', t.candidate))),
+     jsonb_strip_nulls(jsonb_build_object('topic', t.topic, 'kind', t.kind, 'resubmit_of', t.resubmit_of))),
     (t.reserved_seq, t.leased_at, 'reserved', t.pid, t.token, t.attempt, null),
     (t.cancel_seq, t.cancel_requested_at, 'cancel_requested', t.pid, t.token, t.attempt,
      jsonb_strip_nulls(jsonb_build_object('reason', t.cancel_reason)))
@@ -19,9 +17,7 @@ select f.task_id, e.seq, e.at, e.event, e.pid, e.token, e.attempt, e.detail
   from sokka.finished_tasks f
  cross join lateral (values
     (1::bigint, f.created_at, 'created', null::text, null::bigint, null::integer,
-     jsonb_strip_nulls(jsonb_build_object('topic', f.topic, 'kind', f.kind,
-         'resubmit_of', f.resubmit_of, 'parent_task_id', f.parent_task_id,
-         'candidate', f.candidate))),
+     jsonb_strip_nulls(jsonb_build_object('topic', f.topic, 'kind', f.kind, 'resubmit_of', f.resubmit_of))),
     (f.reserved_seq, f.leased_at, 'reserved', f.pid, f.token, f.attempt, null),
     (f.cancel_seq, f.cancel_requested_at, 'cancel_requested', f.pid, f.token, f.attempt,
      jsonb_strip_nulls(jsonb_build_object('reason', f.cancel_reason))),

@@ -11,8 +11,7 @@ select t.task_id, t.task_group_id, t.topic, t.sub_topic, t.kind, t.status, t.pri
        t.unique_key, t.attempt, t.failures, t.losses, t.pid, t.token, t.leased_at,
        t.lease_expires_at, t.cancel_requested_at, t.cancel_reason, t.progress, t.checkpoint,
        t.checkpoint_seq, t.checkpoint_at, null::jsonb as result, t.error, t.record_ver,
-       t.resubmit_of, t.created_at, t.updated_at, null::timestamptz as finished_at,
-       t.parent_task_id, t.candidate, t.depth
+       t.resubmit_of, t.created_at, t.updated_at, null::timestamptz as finished_at
   from sokka.tasks t;
 
 create view sokka.all_tasks as
@@ -27,8 +26,7 @@ select f.task_id, f.task_group_id, f.topic, f.sub_topic, f.kind, f.status, f.pri
        f.unique_key, f.attempt, f.failures, f.losses, f.pid, f.token, f.leased_at,
        f.lease_expires_at, f.cancel_requested_at, f.cancel_reason, f.progress, f.checkpoint,
        f.checkpoint_seq, f.checkpoint_at, f.result, f.error, f.record_ver,
-       f.resubmit_of, f.created_at, f.finished_at, f.finished_at, f.parent_task_id, f.candidate,
-       f.depth
+       f.resubmit_of, f.created_at, f.finished_at, f.finished_at
   from sokka.finished_tasks f;
 
 -- created_task: the answer to create_task.

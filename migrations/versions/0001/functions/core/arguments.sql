@@ -137,20 +137,6 @@ exception when data_exception then
 end
 $$;
 
--- uuid_of: an id in JSON.
-create function sokka.uuid_of(p_argument text, p_value jsonb) returns uuid
-language plpgsql as $$
-begin
-    if jsonb_typeof(p_value) = 'string' then
-        return (p_value #>> '{}')::uuid;
-    end if;
-    perform sokka.refuse_argument(p_argument, 'must be a UUID');
-    return null;
-exception when data_exception then
-    perform sokka.refuse_argument(p_argument, 'must be a UUID');
-end
-$$;
-
 -- check_isolation: lease verbs need READ COMMITTED: under an older snapshot a
 -- fence accepts a dead lease.
 create function sokka.check_isolation() returns void

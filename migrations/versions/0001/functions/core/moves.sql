@@ -14,51 +14,25 @@ create function sokka.finish_tasks(
     p_owned boolean, p_failures integer default 0
 ) returns void
 language plpgsql as $$
-declare
-    -- Where the inbox of the joins stood: what this end tells them lies after it.
-    v_inbox_pos constant bigint := (select s.last_value from sokka.join_inbox_pos_seq s);
-    v_joins uuid[];
-    v_parents uuid[];
-    v_children uuid[];
 begin
     with gone as (
         delete from sokka.tasks t where t.task_id = any (p_task_ids) returning t.*
-    ), kept as (
+    )
     insert into sokka.finished_tasks (
         task_id, task_group_id, created_at, finished_at, run_at, record_ver, event_seq, priority,
-        attempt, failures, losses, max_attempts, max_losses, depth, data_aside, is_join, status, topic,
-        sub_topic, kind, token, reserved_seq, leased_at, lease_expires_at, pid, expires_at, timeout,
-        cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of,
-        parent_task_id, candidate, unique_key, cancel_reason, retry, headers, error, progress, data, checkpoint, result)
+        attempt, failures, losses, max_attempts, max_losses, data_aside, status, topic, sub_topic,
+        kind, token, reserved_seq, leased_at, lease_expires_at, pid, expires_at, timeout,
+        cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, unique_key,
+        cancel_reason, retry, headers, error, progress, data, checkpoint, result)
     select
         task_id, task_group_id, created_at, p_now, run_at, record_ver + 1, event_seq + 1, priority,
-        attempt, sokka.capped(failures, p_failures), losses, max_attempts, max_losses, depth,
-        data_aside, is_join, p_status, topic, sub_topic, kind, case when p_owned then token end,
+        attempt, sokka.capped(failures, p_failures), losses, max_attempts, max_losses, data_aside,
+        p_status, topic, sub_topic, kind, case when p_owned then token end,
         case when p_owned then reserved_seq end, leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
-        cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, parent_task_id,
-        candidate, unique_key, cancel_reason, retry, headers, p_error, progress, data, checkpoint,
+        cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, unique_key,
+        cancel_reason, retry, headers, p_error, progress, data, checkpoint,
         p_results -> task_id::text
-      from gone
-    returning task_id, parent_task_id, candidate, is_join
-    )
-    select array_agg(case when k.is_join then k.task_id else k.parent_task_id end)
-               filter (where k.is_join or k.candidate is not null),
-           array_agg(k.parent_task_id) filter (where k.candidate is null),
-           array_agg(k.task_id) filter (where k.candidate is null)
-      into v_joins, v_parents, v_children
-      from kept k where k.is_join or k.parent_task_id is not null;
-    if v_parents is not null then
-        perform sokka.wake_waiting(v_parents, v_children, p_now);
-    end if;
-    if p_error ->> 'code' = 'cancelled' then
-        v_joins := v_joins || sokka.leave_orphans(p_task_ids);
-    end if;
-    if v_joins is not null then
-        perform sokka.advance_joins(v_joins, v_inbox_pos);
-    end if;
-    if exists (select from sokka.watched_tasks w where w.task_id = any (p_task_ids)) then
-        perform sokka.tell_watchers(p_task_ids);
-    end if;
+      from gone;
 end
 $$;
 
@@ -118,11 +92,11 @@ begin
 end
 $$;
 
--- put_to_sleep: snoozed until p_wait has passed, or the child p_waits_for is final;
--- with no wait it passes on to starting at once. Losses start anew.
+-- put_to_sleep: snoozed until p_wait has passed; with no wait it passes on to
+-- starting at once. Losses start anew.
 create function sokka.put_to_sleep(
     p_task sokka.locked_task, p_event text, p_now timestamptz, p_wait interval, p_error jsonb,
-    p_attempt integer, p_failures integer, p_detail jsonb, p_waits_for uuid default null
+    p_attempt integer, p_failures integer, p_detail jsonb
 ) returns sokka.task_outcome
 language plpgsql as $$
 declare
@@ -130,7 +104,7 @@ declare
 begin
     perform sokka.record_past_lease(p_task, p_event, p_now, p_detail);
     update sokka.tasks t
-       set status = 'snoozed', run_at = p_now + p_wait, waits_for = p_waits_for,
+       set status = 'snoozed', run_at = p_now + p_wait,
            pid = null, token = null, leased_at = null, lease_expires_at = null,
            reserved_seq = null, attempt = p_attempt, failures = p_failures, losses = 0,
            error = coalesce(p_error, t.error),

@@ -94,8 +94,7 @@ begin
     end if;
     for v_past in
         select o.parent, p.name
-          from (values ('finished_tasks'), ('past_leases'), ('payloads'), ('task_steps'),
-                       ('stream_items')) o (parent),
+          from (values ('finished_tasks'), ('past_leases'), ('payloads')) o (parent),
                sokka.past_partitions(o.parent) p
          where p.upper_bound <= v_now - v_shortest
          order by o.parent, p.upper_bound loop
@@ -120,28 +119,6 @@ begin
         continue when action = 'rows deleted' and rows = 0;
         return next;
         return;
-    end loop;
-    return query select * from sokka.forget_relations(p_max_rows, v_now - v_shortest);
-end
-$$;
-
--- forget_relations: the joins and streams of tasks that are gone, a bounded step.
-create function sokka.forget_relations(p_max_rows integer, p_before timestamptz)
-returns table (partition text, action text, rows bigint)
-language plpgsql as $$
-begin
-    action := 'rows deleted';
-    foreach partition in array array['joins', 'streams'] loop
-        execute format('delete from sokka.%1$I where task_id in (
-            select r.task_id from sokka.%1$I r
-             where r.created_at < $2
-               and not exists (select from sokka.tasks t where t.task_id = r.task_id)
-               and not exists (select from sokka.finished_tasks f where f.task_id = r.task_id)
-             limit $1)', partition) using p_max_rows, p_before;
-        get diagnostics rows = row_count;
-        if rows > 0 then
-            return next;
-        end if;
     end loop;
 end
 $$;

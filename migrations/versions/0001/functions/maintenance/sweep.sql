@@ -1,5 +1,5 @@
 -- The sweep: wakes due tasks, takes back expired leases, ends what is past its
--- deadline, and advances joins that nobody advanced. Each part finds its candidates without locks, locks them by key
+-- deadline. Each part finds its candidates without locks, locks them by key
 -- (SKIP LOCKED: an open fence is passed by), reads the clock, and judges the locked
 -- rows. The clock stands in a variable: a volatile function in the condition keeps
 -- the planner from the index (101 ms against 0.03).
@@ -167,18 +167,15 @@ declare
     v_leases record;
     v_waiting record;
     v_snoozed record;
-    v_next_look timestamptz;
 begin
     v_waiting := sokka.expire_waiting(p_max);
     v_leases := sokka.take_back_expired(p_max);
     v_snoozed := sokka.wake_due(p_max);
-    v_next_look := sokka.advance_joins_due(p_max);
     expired := v_waiting.expired;
     taken_back := v_leases.taken_back;
     failed_lost := v_leases.failed_lost;
     woken := v_snoozed.woken;
-    next_due_at := least(v_waiting.next_deadline, v_leases.next_expiry,
-        nullif(v_snoozed.next_wake, sokka.until_told()), v_next_look);
+    next_due_at := least(v_waiting.next_deadline, v_leases.next_expiry, v_snoozed.next_wake);
     -- Never nearer than 50 ms: a due row that somebody holds would make it spin.
     next_due_at := case when next_due_at is not null
         then greatest(next_due_at, sokka.clock() + interval '50 milliseconds') end;

@@ -1,9 +1,8 @@
 -- resubmit_task: a new task like a finished one, with its attempts ahead of it.
 -- Needs:  a failed or terminated task within retention.
--- Leaves: starting. It joins the old one's group, unless that was the old one itself;
---         it is nobody's child, for the join of the old one has counted that.
+-- Leaves: starting. It joins the old one's group, unless that was the old one itself.
 -- Returns the new task.
--- Raises: 22023 (also for a join), SK001, SK006 (not finished), SK012 (another unfinished task holds
+-- Raises: 22023, SK001, SK006 (not finished), SK012 (another unfinished task holds
 --         its unique key).
 create function sokka.resubmit_task(p_task_id uuid, p_reason text default null)
 returns setof sokka.created_task
@@ -27,14 +26,10 @@ begin
                 'token', v_old.token, 'record_ver', v_old.record_ver,
                 'expected', '{"status": ["failed", "terminated"]}'::jsonb));
     end if;
-    if exists (select from sokka.joins j where j.task_id = p_task_id) then
-        perform sokka.refuse_argument('task_id',
-            'must not be a join: resubmit the task that fanned out, or single children');
-    end if;
     v_spec := (null, v_old.topic, v_old.data, v_old.kind, v_old.sub_topic, sokka.new_task_id(),
         nullif(v_old.task_group_id, v_old.task_id), v_old.priority, null, v_old.max_attempts,
         v_old.retry, v_old.timeout, null, v_old.unique_key, v_old.headers, v_old.max_losses,
-        'error', p_task_id, false, null, null, 0, false)::sokka.task_spec;
+        'error', p_task_id, false)::sokka.task_spec;
     select * into v_answer from sokka.insert_tasks(array[v_spec]);
     perform sokka.record_act('resubmit', p_task_id, v_old.topic, p_reason,
         jsonb_build_object('new_task_id', v_answer.task_id));

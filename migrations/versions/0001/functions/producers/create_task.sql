@@ -2,8 +2,7 @@
 -- Needs:  a topic.   Leaves: starting, or snoozed where run_at lies ahead.
 -- Returns the task and whether it was created here: an unfinished task with the
 -- same unique key in the topic is returned instead (p_on_conflict => 'existing').
--- Raises: 22023, SK008 (task_id in use), SK012 (unique key, on_conflict => 'error'),
---         SK001 or SK002 (the parent is unknown or finished).
+-- Raises: 22023, SK008 (task_id in use), SK012 (unique key, on_conflict => 'error').
 -- Works in any isolation level.
 create function sokka.create_task(
     p_topic text,
@@ -21,8 +20,7 @@ create function sokka.create_task(
     p_unique_key text default null,
     p_headers jsonb default null,
     p_max_losses integer default 5,
-    p_on_conflict text default 'existing',
-    p_parent_task_id uuid default null
+    p_on_conflict text default 'existing'
 ) returns setof sokka.created_task
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
@@ -39,8 +37,7 @@ begin
         p_task_group_id, coalesce(p_priority, 5), p_run_at,
         coalesce(p_max_attempts, (p_retry ->> 'max_attempts')::integer, 1), v_retry, p_timeout,
         p_expires_at, p_unique_key, p_headers, coalesce(p_max_losses, 5),
-        coalesce(p_on_conflict, 'existing'), null, p_task_id is not null, p_parent_task_id, null,
-        sokka.depth_below(p_parent_task_id), false)::sokka.task_spec;
+        coalesce(p_on_conflict, 'existing'), null, p_task_id is not null)::sokka.task_spec;
     select * into v_answer from sokka.insert_tasks(array[v_spec]);
     return query select l.*, v_answer.created from sokka.live_tasks l
                   where l.task_id = v_answer.task_id;

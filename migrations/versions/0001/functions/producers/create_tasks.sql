@@ -13,6 +13,8 @@ set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
+declare
+    v_specs sokka.task_spec[];
 begin
     perform sokka.check_not_null('specs', p_specs is null);
     if jsonb_typeof(p_specs) <> 'array' then
@@ -24,19 +26,13 @@ begin
     if jsonb_array_length(p_specs) = 0 then
         return;
     end if;
-    return query select i.ord, i.task_id, i.created
-                   from sokka.insert_tasks(sokka.read_specs(p_specs)) i order by i.ord;
-end
-$$;
-
--- read_specs: parse them; a bad one is named by its position.
-create function sokka.read_specs(p_specs jsonb) returns sokka.task_spec[]
-language plpgsql as $$
-begin
-    return sokka.parse_specs(p_specs);
-exception when data_exception then
-    perform sokka.refuse_first_bad_spec(p_specs);
-    raise;
+    begin
+        v_specs := sokka.parse_specs(p_specs);
+    exception when data_exception then
+        perform sokka.refuse_first_bad_spec(p_specs);
+        raise;
+    end;
+    return query select i.ord, i.task_id, i.created from sokka.insert_tasks(v_specs) i order by i.ord;
 end
 $$;
 
@@ -47,7 +43,7 @@ language sql immutable as $$
         when jsonb_typeof(p_spec) <> 'object' then 'must be a JSON object'
         when p_spec - array['topic', 'data', 'kind', 'sub_topic', 'task_id', 'task_group_id',
                 'priority', 'run_at', 'max_attempts', 'retry', 'timeout', 'expires_at',
-                'unique_key', 'headers', 'max_losses', 'on_conflict', 'parent_task_id'] <> '{}'
+                'unique_key', 'headers', 'max_losses', 'on_conflict'] <> '{}'
             then 'must have no other keys than create_task has arguments'
         when jsonb_typeof(p_spec -> 'topic') is distinct from 'string' then 'must have a string as topic'
         when jsonb_typeof(p_spec -> 'kind') not in ('string', 'null') then 'must have a string as kind'
@@ -82,18 +78,15 @@ begin
                         then sokka.instant_of('expires_at', s.expires_at) end,
                    s.unique_key, s.headers,
                    coalesce(s.max_losses, 5), coalesce(s.on_conflict, 'existing'), null::uuid,
-                   s.task_id is not null, s.parent_task_id, null::integer,
-                   case when s.parent_task_id is not null
-                        then sokka.depth_below(s.parent_task_id) else 0 end,
-                   false)::sokka.task_spec)
+                   s.task_id is not null)::sokka.task_spec)
           from rows from (jsonb_to_recordset(p_specs) as (
                    topic text, data jsonb, kind text, sub_topic text, task_id uuid,
                    task_group_id uuid, priority integer, run_at text, max_attempts integer,
                    retry jsonb, timeout jsonb, expires_at text, unique_key text, headers jsonb,
-                   max_losses integer, on_conflict text, parent_task_id uuid)) with ordinality
+                   max_losses integer, on_conflict text)) with ordinality
                as s (topic, data, kind, sub_topic, task_id, task_group_id, priority, run_at,
                    max_attempts, retry, timeout, expires_at, unique_key, headers, max_losses,
-                   on_conflict, parent_task_id, ord));
+                   on_conflict, ord));
 end
 $$;
 

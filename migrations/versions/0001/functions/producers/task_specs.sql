@@ -177,15 +177,13 @@ begin
     with made as (
         insert into sokka.tasks (
             task_id, task_group_id, created_at, updated_at, run_at, queue_pos, priority,
-            max_attempts, max_losses, depth, data_aside, is_join, status, topic, sub_topic, kind, expires_at,
-            timeout, resubmit_of, parent_task_id, candidate, unique_key, retry, headers, data)
+            max_attempts, max_losses, data_aside, status, topic, sub_topic, kind, expires_at,
+            timeout, resubmit_of, unique_key, retry, headers, data)
         select s.task_id, coalesce(s.task_group_id, s.task_id), p_now, p_now,
                coalesce(s.run_at, p_now), s.queue_pos, s.priority, s.max_attempts, s.max_losses,
-               s.depth, s.aside, s.is_join,
-               case when s.run_at > p_now then 'snoozed' else 'starting' end, s.topic,
+               s.aside, case when s.run_at > p_now then 'snoozed' else 'starting' end, s.topic,
                s.sub_topic, s.kind, s.expires_at, sokka.exact_seconds(s.timeout), s.resubmit_of,
-               s.parent_task_id, s.candidate, s.unique_key, s.retry, s.headers,
-               case when not s.aside then s.data end
+               s.unique_key, s.retry, s.headers, case when not s.aside then s.data end
           from (select u.*, nextval('sokka.queue_pos_seq') as queue_pos,
                        sokka.travels_badly(u.data) as aside
                   from unnest(p_specs) u) s
@@ -201,28 +199,6 @@ begin
      where sokka.travels_badly(u.data)
        and (cardinality(v_made) = cardinality(p_specs) or u.task_id = any (v_made));
     return v_made;
-end
-$$;
-
--- depth_below: how deep a child of this task stands. The parent is only looked at: a
--- lock on it would stop its heartbeats until the caller's transaction ends.
-create function sokka.depth_below(p_parent_task_id uuid) returns integer
-language plpgsql as $$
-declare
-    v_max constant integer := (select s.max_depth from sokka.settings s);
-    v_depth integer;
-begin
-    if p_parent_task_id is null then
-        return 0;
-    end if;
-    select t.depth + 1 into v_depth from sokka.tasks t where t.task_id = p_parent_task_id;
-    if not found then
-        perform sokka.refuse_missing(p_parent_task_id, '{"status": ["starting", "running", "snoozed"]}');
-    elsif v_depth > v_max then
-        perform sokka.refuse_argument('parent_task_id',
-            format('must stand at most %s tasks deep (settings.max_depth)', v_max - 1));
-    end if;
-    return v_depth;
 end
 $$;
 

@@ -141,16 +141,14 @@ begin
             returning t.task_id, t.task_group_id, t.topic, t.sub_topic, t.kind, t.data,
                 t.data_aside, t.headers, t.pid, t.token, t.lease_expires_at, t.attempt,
                 t.failures, t.max_attempts, t.timeout, t.checkpoint, t.record_ver, t.created_at,
-                t.cancel_requested_at, t.priority, t.losses, t.leased_at, t.expires_at,
-                t.parent_task_id, t.candidate, t.queue_pos
+                t.cancel_requested_at, t.priority, t.losses, t.leased_at, t.expires_at, t.queue_pos
         )
         select g.task_id, g.task_group_id, g.topic, g.sub_topic, g.kind,
                case when g.data_aside then sokka.payload_of(g.task_id, g.created_at)
                     else g.data end,
                g.headers, g.pid, g.token, g.lease_expires_at, g.attempt, g.failures,
                g.max_attempts, g.timeout, g.checkpoint, g.record_ver, g.created_at,
-               g.cancel_requested_at, g.priority, g.losses, g.leased_at, g.expires_at,
-               g.parent_task_id, g.candidate
+               g.cancel_requested_at, g.priority, g.losses, g.leased_at, g.expires_at
           from granted g
          order by g.priority, g.queue_pos;
 end

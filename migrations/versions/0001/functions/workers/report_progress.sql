@@ -18,8 +18,5 @@ begin
     return query
         update sokka.tasks t set progress = p_progress, record_ver = t.record_ver + 1
          where t.task_id = p_task_id returning t.record_ver;
-    if exists (select from sokka.watched_tasks w where w.task_id = p_task_id) then
-        perform sokka.tell_watchers(array[p_task_id]);
-    end if;
 end
 $$;

@@ -52,9 +52,6 @@ begin
             sokka.duration_of('snooze', p_arg));
     when 'release' then
         select * into v_outcome from sokka.release_lease(p_task_id, p_pid, p_token);
-    when 'wait' then
-        select * into v_outcome from sokka.wait_for_task(p_task_id, p_pid, p_token,
-            sokka.uuid_of('waits_for', p_arg));
     end case;
     return v_outcome;
 end
@@ -70,9 +67,8 @@ begin
     if cardinality(p_verbs) <> cardinality(p_task_ids) then
         perform sokka.refuse_argument('verbs', 'must hold one verb for each task id');
     end if;
-    if not p_verbs <@ array['terminate', 'fail', 'retry', 'snooze', 'release', 'wait'] then
-        perform sokka.refuse_argument('verbs',
-            'must be terminate, fail, retry, snooze, release or wait');
+    if not p_verbs <@ array['terminate', 'fail', 'retry', 'snooze', 'release'] then
+        perform sokka.refuse_argument('verbs', 'must be terminate, fail, retry, snooze or release');
     end if;
     perform sokka.check_results('args', p_task_ids, p_args);
 end
@@ -112,8 +108,7 @@ $$;
 -- settle_tasks: end a batch, each member by its own verb.
 -- Needs:  one owner; ids, tokens, verbs and args of the same length (args null:
 --         none). A verb is terminate (arg: the result), fail (the error), retry
---         ({"error", "delay"}), snooze (seconds or ISO 8601), release or wait (the id
---         of a child).
+--         ({"error", "delay"}), snooze (seconds or ISO 8601) or release.
 -- Returns one row for each member: verdict 'ok' with what became of the task (no
 --         detail for terminate), or the SQLSTATE of its refusal with its detail.
 -- Raises: 22023, 25001.   Locks: the rows, never waiting (55P03).

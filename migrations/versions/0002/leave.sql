@@ -1,0 +1,40 @@
+-- Back to the revision below. Streams, steps and joins go; the columns that were added
+-- stay, for tables only expand. A task that waits for others would wait for ever: those
+-- that are left over make this fail.
+do $$
+begin
+    if exists (select from sokka.tasks t where t.run_at = sokka.until_told()) then
+        raise exception 'tasks still wait for others: let their joins end, or cancel them'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+end
+$$;
+create temporary table sokka_grants on commit drop as
+select p.proname, a.grantee::regrole::text as grantee, a.is_grantable
+  from pg_proc p, aclexplode(p.proacl) a
+ where p.pronamespace = 'sokka'::regnamespace and p.proname in ('create_task', 'resubmit_task')
+   and a.grantee not in (0, p.proowner);
+drop trigger tasks_departed on sokka.tasks;
+drop function
+    sokka.acknowledge, sokka.advance_join, sokka.advance_joins, sokka.advance_joins_due,
+    sokka.append_stream, sokka.cancel_children, sokka.check_fan_out, sokka.check_ids,
+    sokka.check_items, sokka.count_children, sokka.create_task, sokka.decide_join,
+    sokka.depth_below, sokka.fan_out, sokka.find_join, sokka.fire_join, sokka.forget_relations,
+    sokka.get_join, sokka.get_stream, sokka.insert_children, sokka.join_results,
+    sokka.join_summary, sokka.leave_orphans, sokka.let_children_go, sokka.let_go,
+    sokka.list_steps, sokka.look_after_orphans, sokka.needed_of, sokka.note_departure,
+    sokka.open_stream, sokka.outcome_of_join, sokka.peek_tasks, sokka.put_to_sleep,
+    sokka.read_inbox, sokka.read_specs, sokka.read_stream, sokka.record_step,
+    sokka.resubmit_task, sokka.stream_of, sokka.task_tree, sokka.tell_watchers,
+    sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_waiting,
+    sokka.watch_tasks, sokka.write_items, sokka.write_join;
+drop view sokka.fan_outs, sokka.related_tasks, sokka.created_task;
+drop table sokka.joins, sokka.join_inbox, sokka.task_steps, sokka.streams, sokka.stream_items,
+    sokka.watched_tasks;
+drop sequence sokka.join_inbox_pos_seq;
+drop type sokka.stream_state;
+alter type sokka.task_spec drop attribute parent_task_id, drop attribute candidate,
+    drop attribute depth, drop attribute is_join;
+-- As it is below, of all the columns that are there.
+create view sokka.created_task as
+select l.*, null::boolean as created from sokka.live_tasks l where false;

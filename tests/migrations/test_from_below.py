@@ -1,0 +1,93 @@
+"""A queue at work goes from the first revision to the next one, and back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from sokka_pg import migrate
+from sokka_pg.errors import SokkaError
+
+FIRST, NEXT = "0001", "0002"
+
+
+@pytest.fixture
+def producer(empty_db: str) -> Iterator[str]:
+    """A role that may enqueue and list, in a database at the first revision."""
+    migrate.upgrade(empty_db, to=FIRST)
+    name = f"sokka_role_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+        connection.execute(f"create role {name}")
+        connection.execute(f"grant usage on schema sokka to {name}")
+        connection.execute(
+            f"grant execute on function sokka.create_task, sokka.resubmit_task to {name}"
+        )
+        connection.execute(f"grant execute on function sokka.get_task to {name} with grant option")
+        yield name
+        connection.execute(f"drop owned by {name} cascade")
+        connection.execute(f"drop role {name}")
+
+
+def functions_of(url: str, role: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            "select p.proname, a.is_grantable from pg_proc p, aclexplode(p.proacl) a"
+            " where a.grantee = %s::regrole",
+            (role,),
+        ).fetchall()
+    return {f"{name}*" if grantable else name for name, grantable in rows}
+
+
+def test_grants_outlive_both_ways(empty_db: str, producer: str) -> None:
+    granted = {"create_task", "resubmit_task", "get_task*"}
+    assert functions_of(empty_db, producer) == granted
+    migrate.upgrade(empty_db)
+    assert functions_of(empty_db, producer) == granted
+    migrate.downgrade(empty_db, to=FIRST)
+    assert functions_of(empty_db, producer) == granted
+
+
+def test_leases_from_before_are_good_after_it_and_back(empty_db: str) -> None:
+    migrate.upgrade(empty_db, to=FIRST)
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+
+        def one(query: str, *values: object) -> tuple[object, ...]:
+            row = connection.execute(query.encode(), values).fetchone()
+            assert row is not None
+            return row
+
+        connection.execute("create table kept (n integer)")
+        one("select sokka.guard_table('kept')")
+        connection.execute("create view theirs as select task_id, status from sokka.all_tasks")
+        for _ in range(3):
+            one("select task_id from sokka.create_task('t', '[1]')")
+        leases = [one("select task_id, token from sokka.reserve_task('t', 'me')") for _ in "abc"]
+        end = "select status from sokka.terminate_task(%s, 'me', %s)"
+
+        assert one(end, *leases[0]) == ("terminated",)
+        migrate.upgrade(empty_db)
+        assert one(end, *leases[1]) == ("terminated",)
+        join = one("select task_id from sokka.fan_out('[{\"topic\": \"t\"}]')")
+        child = one("select task_id, token from sokka.reserve_task('t', 'me')")
+        assert one(end, *child) == ("terminated",)
+        assert one("select status from sokka.get_task(%s)", *join) == ("terminated",)
+        migrate.downgrade(empty_db, to=FIRST)
+        assert one(end, *leases[2]) == ("terminated",)
+
+        assert one("select count(*) from theirs where status = 'terminated'") == (5,)
+        with pytest.raises(psycopg.Error) as refused:
+            connection.execute("insert into kept values (1)")
+        assert refused.value.sqlstate == "SK013"
+        assert one("select created from sokka.create_task('t')") == (True,)
+
+
+def test_what_still_waits_for_others_keeps_the_revision(empty_db: str) -> None:
+    migrate.upgrade(empty_db)
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+        connection.execute("select sokka.fan_out('[{\"topic\": \"t\"}]')")
+    with pytest.raises(SokkaError, match="tasks still wait for others"):
+        migrate.downgrade(empty_db, to=FIRST)
+    assert migrate.current(empty_db) == NEXT
