@@ -104,6 +104,7 @@ class TaskContext(AnyContext):
         Durable: until they are there the handler ends (with an outcome: let it
         pass), holds no slot, and is called again from its start. What it did before
         should be ``step``s. ``name`` says which fan-out of this task is meant.
+        A later attempt meets the same one too: to ask again takes another name.
         Without a ``topic`` the candidates go to this task's. Raises LeaseLost,
         BadArgument, TaskCancelled when the fan-out was cancelled, UsageError for a
         name that stands for another request.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sokka_pg.calls.streams import MAX_BYTES, MOST_APPENDED
 from sokka_pg.context.plans import Ask, Pause, Plan
 from sokka_pg.context.timing import News
-from sokka_pg.errors import DatabaseUnavailable, SokkaError
+from sokka_pg.errors import SokkaError
 from sokka_pg.model import Json, StreamAppended
 from sokka_pg.payload import Encoded, encode
 
@@ -86,8 +86,8 @@ class Stream:
             answer: StreamAppended = yield Ask(
                 "append_stream", self._context.lease, items=items, after=after
             )
-        except DatabaseUnavailable:
-            # it may have been taken: whoever goes on has to look first
+        except BaseException:
+            # it may have been taken all the same: whoever goes on has to look first
             self._position = None
             raise
         return answer

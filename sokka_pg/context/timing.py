@@ -67,23 +67,27 @@ class LaterThread:
     """
 
     def __init__(self) -> None:
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            # a forked child has no thread, and perhaps a lock that nobody will release
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         self._jobs: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._process: int | None = None
+        self._thread: threading.Thread | None = None
 
     def call(self, delay_s: float, job: Callable[[], None]) -> None:
         """Call ``job`` after the delay, from the thread."""
-        if self._process != os.getpid():
-            self._begin()
         with self._changed:
             heapq.heappush(self._jobs, (monotonic() + delay_s, next(self._order), job))
             self._changed.notify()
-
-    def _begin(self) -> None:
-        # a forked child has no thread, and perhaps a lock that nobody will release
-        self._changed, self._jobs, self._process = threading.Condition(), [], os.getpid()
-        threading.Thread(target=self._work, name="sokka-later", daemon=True).start()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="sokka-later", daemon=True
+                )
+                self._thread.start()
 
     def _work(self) -> None:
         while True:
