@@ -53,4 +53,5 @@ select p.proname, a.grantee::regrole::text as grantee, a.is_grantable
 drop function sokka.create_task;
 drop function sokka.resubmit_task;
 drop function sokka.put_to_sleep;
+drop function sokka.finish_tasks;
 drop view sokka.created_task;

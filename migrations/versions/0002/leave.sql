@@ -17,15 +17,16 @@ select p.proname, a.grantee::regrole::text as grantee, a.is_grantable
 drop trigger tasks_departed on sokka.tasks;
 drop function
     sokka.acknowledge, sokka.advance_join, sokka.advance_joins, sokka.advance_joins_due,
-    sokka.append_stream, sokka.cancel_children, sokka.check_fan_out, sokka.check_ids,
-    sokka.check_items, sokka.count_children, sokka.create_task, sokka.decide_join,
-    sokka.depth_below, sokka.fan_out, sokka.find_join, sokka.fire_join, sokka.forget_relations,
+    sokka.append_stream, sokka.ask_children, sokka.cancel_children, sokka.cancel_the_rest,
+    sokka.check_fan_out, sokka.check_ids, sokka.check_items, sokka.count_children,
+    sokka.create_task, sokka.decide_join, sokka.depth_below, sokka.fan_out, sokka.find_join,
+    sokka.finish_tasks, sokka.fire_join, sokka.forget_relations,
     sokka.get_join, sokka.get_stream, sokka.insert_children, sokka.join_results,
     sokka.join_summary, sokka.leave_orphans, sokka.let_children_go, sokka.let_go,
     sokka.list_steps, sokka.look_after_orphans, sokka.needed_of, sokka.note_departure,
-    sokka.open_stream, sokka.outcome_of_join, sokka.peek_tasks, sokka.put_to_sleep,
+    sokka.note_the_rest, sokka.open_stream, sokka.outcome_of_join, sokka.peek_tasks, sokka.put_to_sleep,
     sokka.read_inbox, sokka.read_specs, sokka.read_stream, sokka.record_step,
-    sokka.resubmit_task, sokka.stream_of, sokka.task_tree, sokka.tell_watchers,
+    sokka.resubmit_task, sokka.stream_of, sokka.take_news, sokka.task_tree, sokka.tell_watchers,
     sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_waiting,
     sokka.watch_tasks, sokka.write_items, sokka.write_join;
 drop view sokka.fan_outs, sokka.related_tasks, sokka.created_task;

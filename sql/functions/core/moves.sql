@@ -8,10 +8,11 @@ $$;
 
 -- finish_tasks: move tasks to their final record. p_results maps ids to results.
 -- p_owned: the lease stays on the record, as the one under which it ended.
--- p_failures: how many the end adds to the task's failures.
+-- p_failures: how many the end adds to the task's failures. p_advance: also see to the
+-- joins and children of those tasks; otherwise the inbox has it.
 create function sokka.finish_tasks(
     p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_now timestamptz,
-    p_owned boolean, p_failures integer default 0
+    p_owned boolean, p_failures integer default 0, p_advance boolean default true
 ) returns void
 language plpgsql as $$
 declare
@@ -50,10 +51,10 @@ begin
     if v_parents is not null then
         perform sokka.wake_waiting(v_parents, v_children, p_now);
     end if;
-    if p_error ->> 'code' = 'cancelled' then
+    if p_advance and p_error ->> 'code' = 'cancelled' then
         v_joins := v_joins || sokka.leave_orphans(p_task_ids);
     end if;
-    if v_joins is not null then
+    if p_advance and v_joins is not null then
         perform sokka.advance_joins(v_joins, v_inbox_pos);
     end if;
     if exists (select from sokka.watched_tasks w where w.task_id = any (p_task_ids)) then

@@ -24,8 +24,9 @@ begin
 end
 $$;
 
--- advance_join: count what is new, decide, and act on it. The row is written before its
--- task is ended, for that end looks at the join again.
+-- advance_join: count what is new; decide it while it is open; once it is decided, cancel
+-- what is left of it. The row is written before its task is ended, for that end looks
+-- at the join again.
 create function sokka.advance_join(p_id uuid, p_from bigint) returns void
 language plpgsql
 set enable_seqscan = off
@@ -33,41 +34,71 @@ set jit = off
 as $$
 declare
     v_join sokka.joins;
-    v_news record;
     v_task sokka.locked_task;
+    v_news record;
 begin
     select * into v_join from sokka.joins j where j.task_id = p_id for update skip locked;
     if not found then
         perform sokka.look_after_orphans(p_id);
         return;
     end if;
-    v_news := sokka.read_inbox(p_id, least(p_from, v_join.inbox_pos));
-    v_join.inbox_pos := greatest(v_join.inbox_pos, v_news.last_pos);
-    v_join.done := v_join.done + v_news.done;
-    if v_join.state = 'open' then
-        v_join.succeeded := v_join.succeeded + v_news.succeeded;
-        v_join.failed := v_join.failed + v_news.done - v_news.succeeded;
-        v_join.in_flight := v_join.in_flight
-            - (select count(*) from unnest(v_news.candidates) c where c <= v_join.released);
-        select * into v_task from sokka.locked_task t where t.task_id = p_id for update skip locked;
-        v_join := sokka.decide_join(v_join, v_task.task_id is not null, v_news.first_succeeded);
-    else
-        v_join.late := v_join.late + v_news.answered;
-        v_join.state := case when v_join.done >= v_join.total then 'closed' else 'decided' end;
+    v_news := sokka.take_news(v_join, p_from);
+    v_join := v_news.p_join;
+    if v_join.state <> 'open' then
+        perform sokka.cancel_the_rest(v_join, p_from);
+        return;
     end if;
-    if v_join.state = 'open' and v_join.max_running is not null then
-        v_join := sokka.let_children_go(v_join);
+    select * into v_task from sokka.locked_task t where t.task_id = p_id for update skip locked;
+    v_join := sokka.decide_join(v_join, v_task.task_id is not null, v_news.first);
+    if v_join.state = 'open' then
+        perform sokka.write_join(sokka.let_children_go(v_join));
+        return;
     end if;
     perform sokka.write_join(v_join);
-    if v_join.state <> 'open' and v_task.task_id is not null then
-        perform sokka.fire_join(v_join, v_task);
+    if v_task.task_id is null or not sokka.fire_join(v_join, v_task) then
+        -- No end of the task has looked at the join again.
+        perform sokka.advance_join(p_id, p_from);
     end if;
-    if v_join.state = 'decided' then
-        perform sokka.cancel_children(p_id, case v_join.outcome
+end
+$$;
+
+-- take_news: count what lies in a join's inbox. first: whether the first answer of those
+-- was a success.
+create function sokka.take_news(inout p_join sokka.joins, p_from bigint, out first boolean)
+language plpgsql as $$
+declare
+    v_news constant record := sokka.read_inbox(p_join.task_id, least(p_from, p_join.inbox_pos));
+begin
+    first := v_news.first_succeeded;
+    p_join.inbox_pos := greatest(p_join.inbox_pos, v_news.last_pos);
+    p_join.done := p_join.done + v_news.done;
+    if p_join.state = 'open' then
+        p_join.succeeded := p_join.succeeded + v_news.succeeded;
+        p_join.failed := p_join.failed + v_news.done - v_news.succeeded;
+        p_join.in_flight := p_join.in_flight
+            - (select count(*) from unnest(v_news.candidates) c where c <= p_join.released);
+    else
+        p_join.late := p_join.late + v_news.answered;
+    end if;
+end
+$$;
+
+-- cancel_the_rest: what a decided join still has; closed when all are final.
+create function sokka.cancel_the_rest(p_join sokka.joins, p_from bigint) returns void
+language plpgsql as $$
+begin
+    if p_join.state = 'decided' and p_join.done < p_join.total then
+        perform sokka.cancel_children(p_join.task_id, case p_join.outcome
             when 'cancelled' then 'what it belonged to was cancelled'
             when 'deadline' then 'the deadline of its join passed'
             else 'its join was decided' end, 1000);
+        p_join := (sokka.take_news(p_join, p_from)).p_join;
+        perform sokka.note_the_rest(p_join.task_id);
     end if;
+    if p_join.done >= p_join.total then
+        p_join.state := 'closed';
+    end if;
+    perform sokka.write_join(p_join);
 end
 $$;
 
@@ -93,6 +124,7 @@ begin
     if found and exists (select from sokka.finished_tasks f
                           where f.task_id = p_id and f.error ->> 'code' = 'cancelled') then
         perform sokka.cancel_children(p_id, 'its parent was cancelled', 1000);
+        perform sokka.note_the_rest(p_id);
     end if;
 end
 $$;
@@ -165,7 +197,7 @@ begin
             return p_join;
         end if;
     end if;
-    p_join.state := case when p_join.done >= p_join.total then 'closed' else 'decided' end;
+    p_join.state := 'decided';
     p_join.decided_at := v_now;
     return p_join;
 end
@@ -178,13 +210,14 @@ language plpgsql
 set enable_seqscan = off
 as $$
 declare
+    -- Null without a limit: then all have been let go already.
     v_room constant integer := p_join.max_running - p_join.in_flight;
     v_next uuid[];
     v_places integer[];
     v_locked integer[];
     v_stop integer;
 begin
-    if v_room <= 0 or p_join.released >= p_join.total then
+    if v_room is null or v_room <= 0 or p_join.released >= p_join.total then
         return p_join;
     end if;
     select array_agg(n.task_id), array_agg(n.candidate) into v_next, v_places
@@ -223,20 +256,21 @@ $$;
 
 -- fire_join: the join's locked task ends; or is ready, where it has a reducer and
 -- something to reduce. Exactly once: it is called by whoever takes the join from open.
-create function sokka.fire_join(p_join sokka.joins, p_task sokka.locked_task) returns void
+-- True if the task has ended.
+create function sokka.fire_join(p_join sokka.joins, p_task sokka.locked_task) returns boolean
 language plpgsql as $$
 declare
+    v_summary constant jsonb := sokka.join_summary(p_join);
     v_fulfilled constant boolean := p_join.outcome = 'satisfied'
         or p_join.outcome = 'deadline' and p_join.policy = 'settled';
     v_error jsonb;
 begin
     if v_fulfilled and p_join.reduces then
         perform sokka.let_go(array[p_task.task_id], sokka.clock());
-        return;
+        return false;
     elsif v_fulfilled then
-        perform sokka.finish_task(p_task, 'terminated', sokka.join_summary(p_join), null,
-            sokka.clock(), false);
-        return;
+        perform sokka.finish_task(p_task, 'terminated', v_summary, null, sokka.clock(), false);
+        return true;
     end if;
     v_error := case p_join.outcome
         when 'deadline' then jsonb_build_object('code', 'deadline',
@@ -245,7 +279,8 @@ begin
             'message', format('%s of %s candidates succeeded, %s failed: %s cannot be satisfied',
                 p_join.succeeded, p_join.total, p_join.failed, p_join.policy)) end;
     perform sokka.finish_task(p_task, 'failed', null,
-        v_error || jsonb_build_object('join', sokka.join_summary(p_join)), sokka.clock(), false);
+        v_error || jsonb_build_object('join', v_summary), sokka.clock(), false);
+    return true;
 end
 $$;
 

@@ -22,7 +22,8 @@ select t.task_id, t.topic, t.pid, t.token, t.lease_expires_at, l.pid as backend_
    and l.classid = 'sokka.tasks'::regclass::oid
    and l.database = (select d.oid from pg_database d where d.datname = current_database());
 
--- topic_stats: the live tasks of each topic, and what is set for it.
+-- topic_stats: the live tasks of each topic, and what is set for it. The instant is that
+-- of until_told(), which a reader of the view may not call.
 create view sokka.topic_stats as
 select coalesce(s.topic, t.topic) as topic,
        coalesce(s.starting, 0) as starting, coalesce(s.snoozed, 0) as snoozed,
@@ -34,7 +35,7 @@ select coalesce(s.topic, t.topic) as topic,
                count(*) filter (where status = 'snoozed') as snoozed,
                count(*) filter (where status = 'running') as running,
                min(run_at) filter (where status = 'starting') as oldest_ready_at,
-               min(run_at) filter (where status = 'snoozed' and run_at < sokka.until_told())
+               min(run_at) filter (where status = 'snoozed' and run_at < '9998-12-31 00:00:00+00')
                    as next_due_at,
                min(leased_at) as oldest_lease_at
           from sokka.tasks group by topic) s

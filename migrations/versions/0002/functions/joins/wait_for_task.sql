@@ -1,6 +1,7 @@
 -- wait_for_task: sleep until a child of this task is final; the owner gives it up and
 -- holds no slot meanwhile. The next owner starts the handler anew.
--- Needs:  a live lease (task, pid, token); p_waits_for a child of the task.
+-- Needs:  a live lease (task, pid, token); p_waits_for a child of the task, such as its
+--         fan-out, but no single candidate of one.
 -- Leaves: snoozed; starting as soon as the child is final (at once if it is), and after
 --         an hour in any case, to look by itself. The attempt is given back. With a
 --         cancel request standing: failed.
@@ -18,22 +19,24 @@ as $$
 declare
     v_task sokka.locked_task;
     v_parent uuid;
+    v_candidate integer;
     v_final boolean;
     v_now timestamptz;
 begin
     perform sokka.check_not_null('waits_for', p_waits_for is null);
     v_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
-    select t.parent_task_id into v_parent from sokka.tasks t
+    select t.parent_task_id, t.candidate into v_parent, v_candidate from sokka.tasks t
      where t.task_id = p_waits_for for key share;
     v_final := not found;
     if v_final then
-        select f.parent_task_id into v_parent from sokka.finished_tasks f where f.task_id = p_waits_for;
+        select f.parent_task_id, f.candidate into v_parent, v_candidate
+          from sokka.finished_tasks f where f.task_id = p_waits_for;
         if not found then
             perform sokka.refuse_missing(p_waits_for, '{}');
         end if;
     end if;
-    if v_parent is distinct from p_task_id then
-        perform sokka.refuse_argument('waits_for', 'must be a child of the task');
+    if v_parent is distinct from p_task_id or v_candidate is not null then
+        perform sokka.refuse_argument('waits_for', 'must be a child of the task, no candidate of a join');
     end if;
     v_now := sokka.clock();
     if v_task.cancel_requested_at is not null then

@@ -34,8 +34,9 @@ begin
     elsif v_task.status = 'starting' then
         perform sokka.refuse('SK006', format('task %s is starting: there is nothing to revoke', p_task_id),
             sokka.found(v_task, v_expected || '{"status": ["running", "snoozed"]}'));
-    elsif v_task.is_join and v_task.run_at = sokka.until_told() then
-        perform sokka.refuse('SK006', format('task %s is a join: it waits for its children', p_task_id),
+    elsif (v_task.is_join or v_task.candidate is not null) and v_task.run_at = sokka.until_told() then
+        perform sokka.refuse('SK006',
+            format('task %s waits for other tasks: there is nothing to revoke', p_task_id),
             sokka.found(v_task, v_expected || '{"status": ["running", "snoozed"]}'));
     end if;
     perform sokka.record_act('revoke', p_task_id, v_task.topic, p_reason,
