@@ -208,6 +208,7 @@ $$;
 create function sokka.let_children_go(p_join sokka.joins) returns sokka.joins
 language plpgsql
 set enable_seqscan = off
+set enable_sort = off
 as $$
 declare
     -- Null without a limit: then all have been let go already.
@@ -224,7 +225,9 @@ begin
       from (select t.task_id, t.candidate from sokka.tasks t
              where t.parent_task_id = p_join.task_id and t.candidate > p_join.released
                and t.status = 'snoozed' and t.run_at = sokka.until_told()
-             order by t.candidate limit v_room) n;
+             -- As the index of children is ordered: by the index of run_at every held
+             -- task of every join was read (450 buffers at 9,900 of them).
+             order by t.parent_task_id, t.candidate limit v_room) n;
     if v_next is null then
         p_join.released := p_join.total;
         return p_join;
@@ -296,7 +299,7 @@ declare
     v_hint constant jsonb := sokka.scan_hint('joins');
     v_started constant timestamptz := sokka.clock();
     v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
-    v_from constant bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
+    v_from bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
     v_last bigint;
     v_ids uuid[];
     v_id uuid;
@@ -311,13 +314,16 @@ begin
     for v_id in select distinct u.id from unnest(v_ids) u (id) order by 1 loop
         perform sokka.advance_join(v_id, 0);
     end loop;
-    select min(j.deadline_at) into next_look from sokka.joins j
-     where j.state = 'open' and j.deadline_at > v_started;
-    -- What is left belongs to somebody who holds it, or came since: look again soon.
+    select greatest(min(j.deadline_at), v_started + interval '100 milliseconds') into next_look
+      from sokka.joins j where j.state = 'open' and j.deadline_at is not null;
+    -- What is left belongs to a join that somebody holds, or came since: look again soon.
     if exists (select from sokka.join_inbox b where b.pos > v_from) then
-        next_look := least(next_look, v_started + interval '100 milliseconds');
+        next_look := v_started + interval '100 milliseconds';
+    end if;
+    if not exists (select from sokka.join_inbox b where b.pos > v_from and b.pos <= v_last) then
+        v_from := coalesce(v_last, v_from);
     end if;
     perform sokka.note_scan('joins', v_hint, v_full, v_started,
-        jsonb_build_object('from', coalesce(v_last, v_from)));
+        jsonb_build_object('from', v_from));
 end
 $$;

@@ -71,11 +71,11 @@ $$;
 create function sokka.check_ids(p_task_ids uuid[]) returns void
 language plpgsql as $$
 begin
-    perform sokka.check_not_null('task_ids',
-        p_task_ids is null or array_position(p_task_ids, null) is not null);
-    if cardinality(p_task_ids) > 10000 then
-        perform sokka.refuse_argument('task_ids', 'must have at most 10000 members');
+    perform sokka.check_not_null('task_ids', p_task_ids is null);
+    if array_ndims(p_task_ids) > 1 or cardinality(p_task_ids) > 10000 then
+        perform sokka.refuse_argument('task_ids', 'must be a list of at most 10000 ids');
     end if;
+    perform sokka.check_not_null('task_ids', array_position(p_task_ids, null) is not null);
 end
 $$;
 
