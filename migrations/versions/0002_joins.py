@@ -1,4 +1,4 @@
-"""Fan-outs with a durable join, steps, streams, watching."""
+"""Fan-outs with a durable join, steps, streams, watching; locks and schedules."""
 
 from pathlib import Path
 

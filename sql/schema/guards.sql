@@ -102,3 +102,10 @@ create trigger audit_entries_final before update or delete on sokka.audit_entrie
     for each row execute function sokka.refuse_change();
 create trigger audit_entries_kept before truncate on sokka.audit_entries
     for each statement execute function sokka.refuse_change();
+
+create trigger schedule_fires_final before update or delete on sokka.schedule_fires
+    for each row execute function sokka.refuse_change();
+create trigger schedule_fires_kept before truncate on sokka.schedule_fires
+    for each statement execute function sokka.refuse_change();
+create trigger schedule_fires_default_kept before truncate on sokka.schedule_fires_default
+    for each statement execute function sokka.refuse_change();

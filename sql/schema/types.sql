@@ -114,3 +114,16 @@ create type sokka.stream_state as (
     pending_bytes bigint,
     error         jsonb
 );
+
+-- What became of a due schedule, as fire_schedules is told.
+create type sokka.schedule_fire as (
+    ord         bigint,
+    schedule_id uuid,
+    generation  bigint,
+    due_at      timestamptz,
+    ticks       timestamptz[],
+    next_at     timestamptz,
+    skipped     bigint,
+    busy        boolean,
+    error       text
+);

@@ -43,6 +43,18 @@ create type sokka.stream_state as (
     error         jsonb
 );
 
+create type sokka.schedule_fire as (
+    ord         bigint,
+    schedule_id uuid,
+    generation  bigint,
+    due_at      timestamptz,
+    ticks       timestamptz[],
+    next_at     timestamptz,
+    skipped     bigint,
+    busy        boolean,
+    error       text
+);
+
 -- Functions whose arguments or answers change: dropped here, made below, and granted to
 -- whom they were granted.
 create temporary table sokka_grants on commit drop as

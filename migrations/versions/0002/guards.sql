@@ -12,3 +12,10 @@ create trigger stream_items_kept before truncate on sokka.stream_items
     for each statement execute function sokka.refuse_change();
 create trigger stream_items_default_kept before truncate on sokka.stream_items_default
     for each statement execute function sokka.refuse_change();
+
+create trigger schedule_fires_final before update or delete on sokka.schedule_fires
+    for each row execute function sokka.refuse_change();
+create trigger schedule_fires_kept before truncate on sokka.schedule_fires
+    for each statement execute function sokka.refuse_change();
+create trigger schedule_fires_default_kept before truncate on sokka.schedule_fires_default
+    for each statement execute function sokka.refuse_change();

@@ -1,5 +1,5 @@
--- Back to the revision below. Streams, steps and joins go; the columns that were added
--- stay, for tables only expand. A task that waits for others would wait for ever: those
+-- Back to the revision below. Streams, steps, joins, locks and schedules go; the columns
+-- that were added stay, for tables only expand. A task that waits for others would wait for ever: those
 -- that are left over make this fail.
 do $$
 begin
@@ -29,11 +29,20 @@ drop function
     sokka.resubmit_task, sokka.stream_of, sokka.take_news, sokka.task_tree, sokka.tell_watchers,
     sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_waiting,
     sokka.watch_tasks, sokka.write_items, sokka.write_join;
+drop function
+    sokka.assert_lock, sokka.check_lock, sokka.checked_instant, sokka.delete_schedule,
+    sokka.due_schedules, sokka.fire_schedules, sokka.fire_together, sokka.get_schedule,
+    sokka.judge_lock, sokka.list_schedules, sokka.next_schedule_at, sokka.pause_schedule,
+    sokka.put_off, sokka.put_schedule, sokka.read_fires, sokka.read_schedule, sokka.release_lock,
+    sokka.renew_lock, sokka.resume_schedule, sokka.schedule_fault, sokka.schedule_named,
+    sokka.spec_of_tick, sokka.trigger_schedule, sokka.try_lock;
+drop view sokka.all_schedules, sokka.fired_ticks, sokka.held_locks;
 drop view sokka.fan_outs, sokka.related_tasks, sokka.created_task;
 drop table sokka.joins, sokka.join_inbox, sokka.task_steps, sokka.streams, sokka.stream_items,
-    sokka.watched_tasks;
+    sokka.watched_tasks, sokka.locks, sokka.schedules, sokka.schedule_fires;
+drop function sokka.refuse_forgetting;
 drop sequence sokka.join_inbox_pos_seq;
-drop type sokka.stream_state;
+drop type sokka.stream_state, sokka.schedule_fire;
 alter type sokka.task_spec drop attribute parent_task_id, drop attribute candidate,
     drop attribute depth, drop attribute is_join;
 -- As it is below, of all the columns that are there.

@@ -4,7 +4,8 @@
 create function sokka.partitioned_tables() returns table (parent text, column_name text)
 language sql immutable as $$
     values ('finished_tasks', 'finished_at'), ('past_leases', 'ended_at'), ('payloads', 'created_at'),
-           ('task_steps', 'created_at'), ('stream_items', 'created_at')
+           ('task_steps', 'created_at'), ('stream_items', 'created_at'),
+           ('schedule_fires', 'fire_at')
 $$;
 
 -- week_start: the Monday 00:00 UTC at or before an instant.
@@ -120,7 +121,8 @@ begin
        or exists (select from sokka.past_leases_default)
        or exists (select from sokka.payloads_default)
        or exists (select from sokka.task_steps_default)
-       or exists (select from sokka.stream_items_default) then
+       or exists (select from sokka.stream_items_default)
+       or exists (select from sokka.schedule_fires_default) then
         perform sokka.prepare_partitions();
     end if;
 end

@@ -95,7 +95,7 @@ begin
     for v_past in
         select o.parent, p.name
           from (values ('finished_tasks'), ('past_leases'), ('payloads'), ('task_steps'),
-                       ('stream_items')) o (parent),
+                       ('stream_items'), ('schedule_fires')) o (parent),
                sokka.past_partitions(o.parent) p
          where p.upper_bound <= v_now - v_shortest
          order by o.parent, p.upper_bound loop
