@@ -138,6 +138,18 @@ class UnfencedWrite(Refused):
     sqlstate = "SK013"
 
 
+class ScheduleExists(Refused):
+    """An unfinished schedule of this name says something else."""
+
+    sqlstate = "SK014"
+
+
+class NoScheduleFound(Refused):
+    """No schedule has this name."""
+
+    sqlstate = "SK015"
+
+
 class DatabaseUnavailable(SokkaError):
     """The server could not be reached, or the connection broke.
 
@@ -207,8 +219,8 @@ BY_SQLSTATE: dict[str, type[Refused]] = {
     for cls in (
         NoTaskFound, AlreadyDone, WrongOwner, LeaseExpired, StaleToken,
         InvalidStatusTransition, TaskConcurrentlyUpdated, TaskAlreadyExists,
-        LeaseHeld, NotDue, StaleFence, UniqueKeyTaken, UnfencedWrite, Busy,
-        WrongIsolation, BadArgument,
+        LeaseHeld, NotDue, StaleFence, UniqueKeyTaken, UnfencedWrite, ScheduleExists,
+        NoScheduleFound, Busy, WrongIsolation, BadArgument,
     )
     if cls.sqlstate is not None
 }

@@ -7,6 +7,7 @@ what ``json.loads`` gives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -468,6 +469,139 @@ class TreeNode:
     created_at: datetime
     finished_at: datetime | None
     children: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The right to act for a key until ``lock_expires_at``, and the proof to show for it."""
+
+    key: str
+    owner: str
+    token: int
+    lock_expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule as the view ``all_schedules`` shows it.
+
+    ``state``: active, paused, failing (its task cannot be made, ``error`` says why) or
+    finished. ``next_at`` is its next tick, ``runs`` counts the ticks that became tasks,
+    ``skipped`` those that were passed over; both since this ``generation`` began.
+    """
+
+    name: str
+    schedule_id: UUID
+    generation: int
+    state: str
+    schedule: str
+    next_at: datetime | None
+    last_fire_at: datetime | None
+    last_task_id: UUID | None
+    runs: int
+    skipped: int
+    repeats: int | None
+    expires_at: datetime | None
+    missed: str
+    max_catch_up: int
+    grace: timedelta
+    serial: bool
+    source: str
+    description: str | None
+    topic: str
+    kind: str
+    task: dict[str, Json]
+    anchor_at: datetime
+    paused_at: datetime | None
+    failing_since: datetime | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutSchedule:
+    """The answer to ``put_schedule``. ``changed`` is false where it stood like this
+    already; ``created`` is true where there was none of this name, or a finished one."""
+
+    schedule_id: UUID
+    generation: int
+    created: bool
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TriggeredRun:
+    """The task of an extra run, and the instant that stands for its tick."""
+
+    task_id: UUID
+    fire_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule whose tick ``due_at`` has come, by the database's ``clock``.
+
+    ``busy``: it is serial, and the task of its last tick has not ended.
+    """
+
+    schedule_id: UUID
+    name: str
+    generation: int
+    schedule: str
+    anchor_at: datetime
+    due_at: datetime
+    missed: str
+    max_catch_up: int
+    grace: timedelta
+    busy: bool
+    repeats: int | None
+    runs: int
+    expires_at: datetime | None
+    clock: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFire:
+    """What becomes of a due schedule; the first three say which, as it was found.
+
+    ``ticks``, oldest first, become tasks; ``skipped`` counts those passed over;
+    ``next_at`` is the next one, None for never. Or ``busy``: look again in a second.
+    Or ``error``: it cannot be worked out, look again in a minute.
+    """
+
+    schedule_id: UUID
+    generation: int
+    due_at: datetime
+    ticks: Sequence[datetime] = ()
+    next_at: datetime | None = None
+    skipped: int = 0
+    busy: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FireVerdict:
+    """One schedule of a batch: how many tasks were made. ``verdict`` is ``ok``, ``SK007``
+    (it is not as it was found) or the SQLSTATE of what broke it."""
+
+    schedule_id: UUID
+    fired: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextLook:
+    """When schedules want to be looked at next, and the database's ``clock`` now."""
+
+    look_at: datetime
+    clock: datetime
+
+    @property
+    def wait(self) -> timedelta:
+        """From now until then; zero where it has come."""
+        return max(self.look_at - self.clock, timedelta(0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ answer reads; stores send the calls.
 
 from sokka_pg.calls.fences import advance_fence, assert_lease, guard_table, unguard_table
 from sokka_pg.calls.joins import FanOutOptions, fan_out, get_join, join_results, task_tree
+from sokka_pg.calls.locks import assert_lock, release_lock, renew_lock, try_lock
 from sokka_pg.calls.operators import (
     apply_retention,
     cancel,
@@ -30,6 +31,19 @@ from sokka_pg.calls.operators import (
     topics,
 )
 from sokka_pg.calls.producers import TaskOptions, create_task, create_tasks
+from sokka_pg.calls.schedules import (
+    ScheduleSpec,
+    delete_schedule,
+    due_schedules,
+    fire_schedules,
+    get_schedule,
+    list_schedules,
+    next_schedule_at,
+    pause_schedule,
+    put_schedule,
+    resume_schedule,
+    trigger_schedule,
+)
 from sokka_pg.calls.statement import Call, Statement
 from sokka_pg.calls.steps import list_steps, record_step
 from sokka_pg.calls.streams import append_stream, get_stream, open_stream, read_stream
@@ -57,6 +71,7 @@ from sokka_pg.calls.workers import (
 __all__ = [
     "Call",
     "FanOutOptions",
+    "ScheduleSpec",
     "Statement",
     "TaskOptions",
     "acquire_lease",
@@ -64,16 +79,21 @@ __all__ = [
     "append_stream",
     "apply_retention",
     "assert_lease",
+    "assert_lock",
     "cancel",
     "clear_idle",
     "clock",
     "create_task",
     "create_tasks",
+    "delete_schedule",
+    "due_schedules",
     "extend_lease",
     "extend_leases",
     "fail",
     "fan_out",
+    "fire_schedules",
     "get_join",
+    "get_schedule",
     "get_stream",
     "get_task",
     "guard_table",
@@ -81,22 +101,29 @@ __all__ = [
     "join_results",
     "list_group",
     "list_leased_tasks",
+    "list_schedules",
     "list_steps",
     "list_tasks",
     "mark_idle",
+    "next_schedule_at",
     "open_stream",
+    "pause_schedule",
     "pause_topic",
     "peek_tasks",
     "prepare_partitions",
+    "put_schedule",
     "raise_token_epoch",
     "read_stream",
     "record_step",
     "release_lease",
+    "release_lock",
     "renew_lease",
+    "renew_lock",
     "report_progress",
     "reserve_task",
     "reserve_tasks",
     "resubmit",
+    "resume_schedule",
     "resume_topic",
     "retry",
     "revoke_lease",
@@ -113,6 +140,8 @@ __all__ = [
     "terminate_many",
     "topic_hash",
     "topics",
+    "trigger_schedule",
+    "try_lock",
     "unguard_table",
     "unwatch_tasks",
     "wait_for_task",

@@ -14,14 +14,15 @@ before anything is sent, and ``DatabaseUnavailable``. Verbs on a lease raise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from typing_extensions import Unpack
 
-from sokka_pg.calls import FanOutOptions, TaskOptions
+from sokka_pg.calls import FanOutOptions, ScheduleSpec, TaskOptions
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
@@ -29,16 +30,23 @@ from sokka_pg.model import (
     CheckpointSaved,
     CreatedId,
     CreatedTask,
+    DueSchedule,
     ExtendVerdict,
     FanOutCreated,
+    FireVerdict,
     Join,
     JoinResult,
     Json,
     Lease,
     LeasedTask,
     LeaseState,
+    Lock,
+    NextLook,
     Page,
+    PutSchedule,
     Retained,
+    ScheduleFire,
+    ScheduleRow,
     SettledBatch,
     Settlement,
     SettleVerdict,
@@ -56,6 +64,7 @@ from sokka_pg.model import (
     TopicStat,
     TopicState,
     TreeNode,
+    TriggeredRun,
 )
 
 LeaseLike = Lease | LeasedTask | tuple[UUID | str, str, int] | UUID | str
@@ -544,6 +553,115 @@ class TaskStore(Protocol):
 
     def clear_idle(self, pid: str, *, connection: Any = None) -> None:
         """Take the mark back."""
+        ...
+
+    def try_lock(
+        self, key: str, owner: str, ttl: Duration, *, connection: Any = None
+    ) -> Lock | None:
+        """Become the owner of a key for ``ttl``, if nobody is; None when it is held, be it by
+        the same owner. Never waits. The token rises with each owner of the key; show it to
+        what the lock protects (``assert_lock``, ``advance_fence``). When the answer was
+        lost the key may be held in vain until ``ttl`` is over."""
+        ...
+
+    def renew_lock(
+        self, key: str, owner: str, token: int, ttl: Duration, *, connection: Any = None
+    ) -> datetime:
+        """Keep a live lock for ``ttl`` from now; its new end. Never revives one. Raises
+        WrongOwner (also for a key that nobody held yet), StaleToken, LeaseExpired, Busy."""
+        ...
+
+    def release_lock(self, key: str, owner: str, token: int, *, connection: Any = None) -> None:
+        """Let anybody have the key at once. Raises what ``renew_lock`` does. Repeated by
+        itself when the answer was lost."""
+        ...
+
+    def assert_lock(self, key: str, owner: str, token: int, *, connection: Any = None) -> datetime:
+        """Check that a lock is live and newest; its end. In the caller's transaction nobody
+        can take the key over before that ends. Raises what ``renew_lock`` does."""
+        ...
+
+    def put_schedule(
+        self,
+        name: str,
+        spec: ScheduleSpec | Mapping[str, Any],
+        overwrite: bool = True,
+        *,
+        connection: Any = None,
+    ) -> PutSchedule:
+        """Make a schedule, or change the one of this name; one that says the same, but for
+        ``next_at`` and ``anchor_at``, stays as it is. A changed one begins anew, with
+        ``next_at`` as its first tick. Raises ScheduleExists with ``overwrite=False``. When
+        the answer was lost, look (``schedule``) before you put it again."""
+        ...
+
+    def schedule(self, name: str, *, connection: Any = None) -> ScheduleRow | None:
+        """The schedule of this name, finished ones too; None when there is none."""
+        ...
+
+    def list_schedules(
+        self,
+        filters: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        connection: Any = None,
+    ) -> Page[ScheduleRow]:
+        """A page of schedules by name. Filters: source, state (active, paused, failing or
+        finished) and prefix (of the name)."""
+        ...
+
+    def delete_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> bool:
+        """It fires no more; the tasks that it made stay. False when there was none."""
+        ...
+
+    def pause_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow:
+        """It fires no more until it is resumed. Raises NoScheduleFound."""
+        ...
+
+    def resume_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow:
+        """It goes on; what it missed fires or not, by its ``missed``. Raises NoScheduleFound."""
+        ...
+
+    def trigger_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> TriggeredRun:
+        """An extra run now, paused or not; moves no tick and counts as none. Raises
+        NoScheduleFound."""
+        ...
+
+    def next_schedule_at(self, *, connection: Any = None) -> NextLook | None:
+        """When to look for due schedules again; None when nothing is scheduled. Cheap, however
+        many there are."""
+        ...
+
+    def due_schedules(self, limit: int = 500, *, connection: Any) -> list[DueSchedule]:
+        """Up to ``limit`` schedules that are due. They stay locked until the caller's
+        transaction (READ COMMITTED) ends; those locked by others are passed by."""
+        ...
+
+    def fire_schedules(
+        self, fires: Iterable[ScheduleFire], *, connection: Any = None
+    ) -> list[FireVerdict]:
+        """Hand in what becomes of due schedules: the tasks of their ticks and their advance,
+        each both or neither. A verdict for each, in order; a broken one stops no other."""
+        ...
+
+    def fire_due(
+        self,
+        plan: Callable[[list[DueSchedule]], Iterable[ScheduleFire]],
+        limit: int = 500,
+    ) -> list[FireVerdict]:
+        """``due_schedules`` and ``fire_schedules`` in one transaction of our own: ``plan``
+        says in between what becomes of those that are due (by their ``clock``). What it
+        raises undoes the transaction. When the answer was lost, the next call finds out
+        what is still due: no tick fires twice."""
         ...
 
     def close(self) -> None:

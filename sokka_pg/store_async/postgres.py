@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from psycopg import AsyncConnection
 from typing_extensions import Unpack
 
 from sokka_pg import calls
-from sokka_pg.calls import Call, FanOutOptions, TaskOptions
+from sokka_pg.calls import Call, FanOutOptions, ScheduleSpec, TaskOptions
 from sokka_pg.calls.arguments import proof
 from sokka_pg.calls.repeating import Tries
 from sokka_pg.calls.statement import checked_schema
@@ -25,15 +26,22 @@ from sokka_pg.model import (
     CheckpointSaved,
     CreatedId,
     CreatedTask,
+    DueSchedule,
     ExtendVerdict,
     FanOutCreated,
+    FireVerdict,
     Join,
     JoinResult,
     Json,
     LeasedTask,
     LeaseState,
+    Lock,
+    NextLook,
     Page,
+    PutSchedule,
     Retained,
+    ScheduleFire,
+    ScheduleRow,
     SettledBatch,
     Settlement,
     SettleVerdict,
@@ -51,9 +59,11 @@ from sokka_pg.model import (
     TopicStat,
     TopicState,
     TreeNode,
+    TriggeredRun,
 )
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.store.protocol import ErrorLike, LeaseLike
+from sokka_pg.translate import translated
 
 T = TypeVar("T")
 
@@ -402,9 +412,7 @@ class AsyncPgTaskStore:
     ) -> list[StreamItem]:
         return await self._run(calls.read_stream(task_id, after, max_items, max_bytes), connection)
 
-    async def stream(
-        self, task_id: UUID | str, *, connection: Any = None
-    ) -> StreamState | None:
+    async def stream(self, task_id: UUID | str, *, connection: Any = None) -> StreamState | None:
         return await self._run(calls.get_stream(task_id), connection)
 
     async def watch_tasks(
@@ -511,3 +519,92 @@ class AsyncPgTaskStore:
 
     async def clear_idle(self, pid: str, *, connection: Any = None) -> None:
         return await self._run(calls.clear_idle(pid), connection)
+
+    async def try_lock(
+        self, key: str, owner: str, ttl: Duration, *, connection: Any = None
+    ) -> Lock | None:
+        return await self._run(calls.try_lock(key, owner, ttl), connection)
+
+    async def renew_lock(
+        self, key: str, owner: str, token: int, ttl: Duration, *, connection: Any = None
+    ) -> datetime:
+        return await self._run(calls.renew_lock(key, owner, token, ttl), connection)
+
+    async def release_lock(
+        self, key: str, owner: str, token: int, *, connection: Any = None
+    ) -> None:
+        return await self._run(calls.release_lock(key, owner, token), connection)
+
+    async def assert_lock(
+        self, key: str, owner: str, token: int, *, connection: Any = None
+    ) -> datetime:
+        return await self._run(calls.assert_lock(key, owner, token), connection)
+
+    async def put_schedule(
+        self,
+        name: str,
+        spec: ScheduleSpec | Mapping[str, Any],
+        overwrite: bool = True,
+        *,
+        connection: Any = None,
+    ) -> PutSchedule:
+        return await self._run(
+            calls.put_schedule(name, spec, overwrite, self._max_data_bytes), connection
+        )
+
+    async def schedule(self, name: str, *, connection: Any = None) -> ScheduleRow | None:
+        return await self._run(calls.get_schedule(name), connection)
+
+    async def list_schedules(
+        self,
+        filters: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        connection: Any = None,
+    ) -> Page[ScheduleRow]:
+        return await self._run(calls.list_schedules(filters, cursor, limit), connection)
+
+    async def delete_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> bool:
+        return await self._run(calls.delete_schedule(name, reason), connection)
+
+    async def pause_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow:
+        return await self._run(calls.pause_schedule(name, reason), connection)
+
+    async def resume_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow:
+        return await self._run(calls.resume_schedule(name, reason), connection)
+
+    async def trigger_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> TriggeredRun:
+        return await self._run(calls.trigger_schedule(name, reason), connection)
+
+    async def next_schedule_at(self, *, connection: Any = None) -> NextLook | None:
+        return await self._run(calls.next_schedule_at(), connection)
+
+    async def due_schedules(self, limit: int = 500, *, connection: Any) -> list[DueSchedule]:
+        return await run_on_async(connection, calls.due_schedules(limit), self.schema)
+
+    async def fire_schedules(
+        self, fires: Iterable[ScheduleFire], *, connection: Any = None
+    ) -> list[FireVerdict]:
+        return await self._run(calls.fire_schedules(fires), connection)
+
+    async def fire_due(
+        self,
+        plan: Callable[[list[DueSchedule]], Iterable[ScheduleFire]],
+        limit: int = 500,
+    ) -> list[FireVerdict]:
+        async with self._source.connection() as connection:
+            with translated():
+                async with connection.transaction():
+                    due = await self.due_schedules(limit, connection=connection)
+                    if not due:
+                        return []
+                    return await self.fire_schedules(plan(due), connection=connection)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from typing_extensions import Unpack
 
-from sokka_pg.calls import FanOutOptions, TaskOptions
+from sokka_pg.calls import FanOutOptions, ScheduleSpec, TaskOptions
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
@@ -17,15 +18,22 @@ from sokka_pg.model import (
     CheckpointSaved,
     CreatedId,
     CreatedTask,
+    DueSchedule,
     ExtendVerdict,
     FanOutCreated,
+    FireVerdict,
     Join,
     JoinResult,
     Json,
     LeasedTask,
     LeaseState,
+    Lock,
+    NextLook,
     Page,
+    PutSchedule,
     Retained,
+    ScheduleFire,
+    ScheduleRow,
     SettledBatch,
     Settlement,
     SettleVerdict,
@@ -43,6 +51,7 @@ from sokka_pg.model import (
     TopicStat,
     TopicState,
     TreeNode,
+    TriggeredRun,
 )
 from sokka_pg.store.protocol import ErrorLike, LeaseLike
 
@@ -398,3 +407,69 @@ class AsyncTaskStore(Protocol):
     ) -> bool: ...
 
     async def clear_idle(self, pid: str, *, connection: Any = None) -> None: ...
+
+    async def try_lock(
+        self, key: str, owner: str, ttl: Duration, *, connection: Any = None
+    ) -> Lock | None: ...
+
+    async def renew_lock(
+        self, key: str, owner: str, token: int, ttl: Duration, *, connection: Any = None
+    ) -> datetime: ...
+
+    async def release_lock(
+        self, key: str, owner: str, token: int, *, connection: Any = None
+    ) -> None: ...
+
+    async def assert_lock(
+        self, key: str, owner: str, token: int, *, connection: Any = None
+    ) -> datetime: ...
+
+    async def put_schedule(
+        self,
+        name: str,
+        spec: ScheduleSpec | Mapping[str, Any],
+        overwrite: bool = True,
+        *,
+        connection: Any = None,
+    ) -> PutSchedule: ...
+
+    async def schedule(self, name: str, *, connection: Any = None) -> ScheduleRow | None: ...
+
+    async def list_schedules(
+        self,
+        filters: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        connection: Any = None,
+    ) -> Page[ScheduleRow]: ...
+
+    async def delete_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> bool: ...
+
+    async def pause_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow: ...
+
+    async def resume_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> ScheduleRow: ...
+
+    async def trigger_schedule(
+        self, name: str, reason: str | None = None, *, connection: Any = None
+    ) -> TriggeredRun: ...
+
+    async def next_schedule_at(self, *, connection: Any = None) -> NextLook | None: ...
+
+    async def due_schedules(self, limit: int = 500, *, connection: Any) -> list[DueSchedule]: ...
+
+    async def fire_schedules(
+        self, fires: Iterable[ScheduleFire], *, connection: Any = None
+    ) -> list[FireVerdict]: ...
+
+    async def fire_due(
+        self,
+        plan: Callable[[list[DueSchedule]], Iterable[ScheduleFire]],
+        limit: int = 500,
+    ) -> list[FireVerdict]: ...
