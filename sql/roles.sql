@@ -14,12 +14,15 @@
 
 begin;
 
--- producer: enqueue, cancel what turns out not to be wanted, and see how far it is.
+-- producer: enqueue, now or by a schedule, cancel what turns out not to be wanted, and
+-- see how far it is.
 \if :{?producer}
 grant usage on schema :"schema" to :"producer";
 grant execute on function
     :"schema".create_task, :"schema".create_tasks, :"schema".cancel_task,
     :"schema".fan_out, :"schema".open_stream,
+    :"schema".put_schedule, :"schema".get_schedule, :"schema".delete_schedule,
+    :"schema".trigger_schedule,
     :"schema".watch_tasks, :"schema".unwatch_tasks, :"schema".peek_tasks,
     :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"producer";
@@ -28,7 +31,8 @@ grant execute on function
 -- worker: all verbs on leases. It reads a task by its id (a handler's commit whose
 -- answer was lost is looked up so), what came of its fan-outs and steps, and streams,
 -- but no table and no listing. Fanning out is enqueueing, too: no lease is asked for
--- where a fan-out stands below no task.
+-- where a fan-out stands below no task. It puts the schedules that its program declares,
+-- fires whatever is due, and may be the one that acts for a key.
 \if :{?worker}
 grant usage on schema :"schema" to :"worker";
 grant execute on function
@@ -43,6 +47,9 @@ grant execute on function
     :"schema".open_stream, :"schema".append_stream, :"schema".read_stream, :"schema".get_stream,
     :"schema".watch_tasks, :"schema".unwatch_tasks, :"schema".peek_tasks,
     :"schema".assert_lease, :"schema".advance_fence, :"schema".get_task,
+    :"schema".try_lock, :"schema".renew_lock, :"schema".release_lock, :"schema".assert_lock,
+    :"schema".put_schedule, :"schema".get_schedule, :"schema".next_schedule_at,
+    :"schema".due_schedules, :"schema".fire_schedules,
     :"schema".mark_idle, :"schema".clear_idle,
     :"schema".sweep, :"schema".prepare_partitions, :"schema".apply_retention,
     :"schema".clock, :"schema".topic_hash, :"schema".schema_version
@@ -53,12 +60,20 @@ grant execute on function
 \if :{?viewer}
 grant usage on schema :"schema" to :"viewer";
 grant select on :"schema".task_history, :"schema".topic_stats, :"schema".live_leases,
-    :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs
+    :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs,
+    :"schema".fired_ticks, :"schema".held_locks
     to :"viewer";
--- A view's reader needs the functions that the view calls: open_fences asks the clock,
--- topic_stats what is no time to wait for.
+-- Of the schedules all but the tasks that they make.
+grant select (name, schedule_id, generation, state, schedule, next_at, last_fire_at,
+    last_task_id, runs, skipped, repeats, expires_at, missed, max_catch_up, grace, serial,
+    source, description, topic, kind, anchor_at, paused_at, failing_since, error,
+    created_at, updated_at, finished_at) on :"schema".all_schedules
+    to :"viewer";
+-- A view's reader needs the functions that the view calls: open_fences and held_locks
+-- ask the clock, topic_stats what is no time to wait for.
 grant execute on function
     :"schema".list_tasks, :"schema".list_leased_tasks, :"schema".get_join, :"schema".task_tree,
+    :"schema".next_schedule_at,
     :"schema".clock, :"schema".until_told, :"schema".topic_hash, :"schema".schema_version
     to :"viewer";
 \endif
@@ -67,7 +82,8 @@ grant execute on function
 \if :{?operator}
 grant usage on schema :"schema" to :"operator";
 grant select on :"schema".all_tasks, :"schema".task_history, :"schema".topic_stats,
-    :"schema".live_leases, :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs
+    :"schema".live_leases, :"schema".open_fences, :"schema".audit_log, :"schema".fan_outs,
+    :"schema".all_schedules, :"schema".fired_ticks, :"schema".held_locks
     to :"operator";
 grant select, update on :"schema".settings to :"operator";
 grant execute on function
@@ -77,6 +93,10 @@ grant execute on function
     :"schema".cancel_task, :"schema".revoke_lease,
     :"schema".resubmit_task, :"schema".pause_topic, :"schema".resume_topic,
     :"schema".set_topic, :"schema".raise_token_epoch, :"schema".sweep,
+    :"schema".put_schedule, :"schema".get_schedule, :"schema".list_schedules,
+    :"schema".pause_schedule, :"schema".resume_schedule, :"schema".trigger_schedule,
+    :"schema".delete_schedule, :"schema".next_schedule_at, :"schema".due_schedules,
+    :"schema".fire_schedules,
     :"schema".prepare_partitions, :"schema".apply_retention,
     :"schema".clock, :"schema".until_told, :"schema".topic_hash, :"schema".schema_version
     to :"operator";

@@ -232,6 +232,67 @@ class FanOut(View):
     decided_at: Mapped[datetime | None]
 
 
+class Schedule(View):
+    """What becomes a task, and when."""
+
+    __tablename__ = "all_schedules"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    schedule_id: Mapped[UUID]
+    generation: Mapped[int]
+    state: Mapped[str]
+    schedule: Mapped[str]
+    next_at: Mapped[datetime | None]
+    last_fire_at: Mapped[datetime | None]
+    last_task_id: Mapped[UUID | None]
+    runs: Mapped[int]
+    skipped: Mapped[int]
+    repeats: Mapped[int | None]
+    expires_at: Mapped[datetime | None]
+    missed: Mapped[str]
+    max_catch_up: Mapped[int]
+    grace: Mapped[timedelta]
+    serial: Mapped[bool]
+    source: Mapped[str]
+    description: Mapped[str | None]
+    topic: Mapped[str]
+    kind: Mapped[str]
+    task: Mapped[dict[str, Any]]
+    anchor_at: Mapped[datetime]
+    paused_at: Mapped[datetime | None]
+    failing_since: Mapped[datetime | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class FiredTick(View):
+    """A tick of a schedule that became a task."""
+
+    __tablename__ = "fired_ticks"
+
+    name: Mapped[str]
+    schedule_id: Mapped[UUID] = mapped_column(primary_key=True)
+    generation: Mapped[int] = mapped_column(primary_key=True)
+    fire_at: Mapped[datetime] = mapped_column(primary_key=True)
+    fired_at: Mapped[datetime]
+    task_id: Mapped[UUID]
+    extra: Mapped[bool]
+
+
+class HeldLock(View):
+    """A key that somebody acts for right now."""
+
+    __tablename__ = "held_locks"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    token: Mapped[int]
+    acquired_at: Mapped[datetime]
+    lock_expires_at: Mapped[datetime]
+
+
 class TaskEvent(View):
     """One event of a task's history."""
 

@@ -15,15 +15,21 @@ from sokka_pg.integrations.sqlalchemy import (
     AllTask,
     AuditEntry,
     FanOut,
+    FiredTick,
+    HeldLock,
     LiveLease,
     OpenFence,
+    Schedule,
     TaskEvent,
     TopicStat,
     View,
 )
 from sokka_pg.store import PgTaskStore
 
-VIEWS = [AllTask, FanOut, TaskEvent, TopicStat, LiveLease, OpenFence, AuditEntry]
+VIEWS = [
+    AllTask, FanOut, TaskEvent, TopicStat, LiveLease, OpenFence, AuditEntry, Schedule, FiredTick,
+    HeldLock,
+]  # fmt: skip
 
 
 @pytest.fixture

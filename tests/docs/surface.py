@@ -12,7 +12,7 @@ from sokka_pg.cli.main import app
 PLAIN = {"guard_table", "unguard_table", "clock", "schema_version", "topic_hash"}
 VIEWS = {
     "all_tasks", "task_history", "topic_stats", "live_leases", "open_fences", "audit_log",
-    "fan_outs",
+    "fan_outs", "all_schedules", "fired_ticks", "held_locks",
 }  # fmt: skip
 
 

@@ -14,18 +14,24 @@ from sokka_pg import schema as sql_files
 from tests.docs.surface import functions, relations
 from tests.servers import Server
 
-READABLE = {"task_history", "topic_stats", "live_leases", "open_fences", "audit_log", "fan_outs"}
+READABLE = {
+    "task_history", "topic_stats", "live_leases", "open_fences", "audit_log", "fan_outs",
+    "fired_ticks", "held_locks",
+}  # fmt: skip
 STEERING = {
     "cancel_task", "revoke_lease", "resubmit_task", "pause_topic", "resume_topic", "set_topic",
     "raise_token_epoch", "sweep", "prepare_partitions", "apply_retention",
 }  # fmt: skip
 LISTING = {"list_tasks", "list_leased_tasks", "get_join", "task_tree", "until_told"}
+FIRING = {"next_schedule_at", "due_schedules", "fire_schedules"}
+PUTTING = {"put_schedule", "get_schedule"}
 AWAITING = {"watch_tasks", "unwatch_tasks", "peek_tasks"}
 ANYBODY = {"clock", "topic_hash", "schema_version"}
 MAY_CALL = {
     "producer": {
         "create_task", "create_tasks", "cancel_task", "fan_out", "open_stream",
-    } | AWAITING | ANYBODY,
+        "delete_schedule", "trigger_schedule",
+    } | PUTTING | AWAITING | ANYBODY,
     "worker": {
         "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",
         "extend_leases", "release_lease", "terminate_task", "terminate_tasks", "fail_task",
@@ -33,16 +39,19 @@ MAY_CALL = {
         "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
         "clear_idle", "sweep", "prepare_partitions", "apply_retention", "fan_out", "get_join",
         "join_results", "wait_for_task", "record_step", "list_steps", "open_stream",
-        "append_stream", "read_stream", "get_stream",
-    } | AWAITING | ANYBODY,
-    "viewer": LISTING | ANYBODY,
-    "operator": LISTING | STEERING | ANYBODY | {
+        "append_stream", "read_stream", "get_stream", "try_lock", "renew_lock", "release_lock",
+        "assert_lock",
+    } | PUTTING | FIRING | AWAITING | ANYBODY,
+    "viewer": LISTING | ANYBODY | {"next_schedule_at"},
+    "operator": LISTING | STEERING | PUTTING | FIRING | ANYBODY | {
         "get_task", "list_group", "join_results", "list_steps", "get_stream", "peek_tasks",
+        "list_schedules", "pause_schedule", "resume_schedule", "trigger_schedule",
+        "delete_schedule",
     },
 }  # fmt: skip
 MAY_READ = {
     "producer": set(), "worker": set(), "viewer": READABLE,
-    "operator": READABLE | {"all_tasks", "settings"},
+    "operator": READABLE | {"all_tasks", "all_schedules", "settings"},
 }  # fmt: skip
 MAY = "select has_function_privilege(%s, %s::oid, 'execute')"
 TOUCH = "select has_table_privilege(%s, %s, %s)"

@@ -9,7 +9,8 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.calling import Clock, Queue
 
-PARENTS = ("finished_tasks", "past_leases", "payloads")
+OF_TASKS = ("finished_tasks", "past_leases", "payloads")
+PARENTS = (*OF_TASKS, "schedule_fires")
 LARGE = Jsonb(["%030x" % (n * 7919**8) for n in range(400)])
 
 
@@ -25,7 +26,7 @@ def weeks(queue: Queue, parent: str) -> list[str]:
 
 
 def in_default(queue: Queue) -> list[int]:
-    return [queue.value(f"select count(*) from sokka.{parent}_default") for parent in PARENTS]
+    return [queue.value(f"select count(*) from sokka.{parent}_default") for parent in OF_TASKS]
 
 
 def test_three_weeks_and_the_one_that_runs_are_there_from_the_start(fresh: Queue) -> None:
@@ -58,7 +59,7 @@ def test_the_sweep_makes_those_of_the_coming_weeks(fresh: Queue, clock: Clock) -
 def test_a_week_is_the_same_in_every_time_zone(fresh: Queue, clock: Clock, zone: str) -> None:
     fresh.execute(f"set timezone = '{zone}'")
     clock.advance("21 days")
-    assert fresh.value("select sokka.prepare_partitions()") == 15
+    assert fresh.value("select sokka.prepare_partitions()") == 18
     bounds = fresh.rows(
         "select pg_get_expr(c.relpartbound, c.oid) as bound from pg_inherits i"
         " join pg_class c on c.oid = i.inhrelid"
@@ -130,7 +131,7 @@ def test_two_who_make_partitions_at_once_make_each_once(
 ) -> None:
     clock.advance("7 days")
     first = another(autocommit=False)
-    assert first.value("select sokka.prepare_partitions()") == 5
+    assert first.value("select sokka.prepare_partitions()") == 6
     # It does not wait for the other for longer than a moment, and does not fail.
     fresh.value("select sokka.prepare_partitions()")
     first.connection.commit()
