@@ -17,7 +17,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -43,7 +44,7 @@ from sokka_pg.connections import ConnectionOptions
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.durations import Duration, to_timedelta
 from sokka_pg.errors import UsageError
-from sokka_pg.events import Observer
+from sokka_pg.events import Observer, enqueuing
 from sokka_pg.model import CreatedTask, RetryPolicy
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.registry import PayloadReader, Registry, TaskSpec, mode_of
@@ -142,15 +143,26 @@ class Task(Generic[P, R]):
         self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CreatedTask:
         topic, rest = self._options(options)
-        return self.app.store.create_task(topic, self.spec.payload.write(args, kwargs), **rest)
+        data = self.spec.payload.write(args, kwargs)
+        with self._observed(topic, rest):
+            return self.app.store.create_task(topic, data, **rest)
 
     async def _enqueue_async(
         self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> CreatedTask:
         topic, rest = self._options(options)
-        return await self.app.async_store.create_task(
-            topic, self.spec.payload.write(args, kwargs), **rest
-        )
+        data = self.spec.payload.write(args, kwargs)
+        with self._observed(topic, rest):
+            return await self.app.async_store.create_task(topic, data, **rest)
+
+    @contextmanager
+    def _observed(self, topic: str, options: dict[str, Any]) -> Iterator[None]:
+        """Around an enqueue: observers may add headers, such as the trace that it is in."""
+        given = options.get("headers")
+        with enqueuing(self.app.observers, topic, self.spec.kind, given) as headers:
+            if headers is not given:
+                options["headers"] = headers
+            yield
 
     def _options(self, options: EnqueueOptions) -> tuple[str, dict[str, Any]]:
         unknown = options.keys() - EnqueueOptions.__annotations__.keys()
@@ -234,6 +246,11 @@ class Sokka:
                 max_data_bytes=self._max_data_bytes,
             )
         return self._async_store
+
+    @property
+    def connections(self) -> ConnectionOptions:
+        """How connections to the database are made."""
+        return self._connections or ConnectionOptions()
 
     def connect_to(self, database_url: str, schema: str | None = None) -> None:
         """Use this database from now on; stores that were handed out stay as they are."""

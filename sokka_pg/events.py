@@ -7,7 +7,10 @@ seconds (``*_s``).
 An observer is any object with ``notice(event)``. It is called on a thread of
 its own, never by a handler or by the worker's loop: an observer that is slow
 loses events (counted), one that raises is silenced, and neither slows or
-breaks a run.
+breaks a run. The observers of one worker share that thread, so a slow one also
+holds up the others.
+
+A `Companion` is an observer that goes along as well: what traces need.
 """
 
 from __future__ import annotations
@@ -15,10 +18,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from sokka_pg.model import LeasedTask
 
 log = logging.getLogger("sokka_pg")
 
@@ -41,7 +50,13 @@ class TaskEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(TaskEvent):
-    """The task was handed to this worker."""
+    """The task was handed to this worker.
+
+    ``waited_s``: since it was created, by the database's clock. None for a task that
+    was not ready all that time: one for later, or one that was handed out before.
+    """
+
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +147,20 @@ class UnknownKind(TaskEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Called(Event):
+    """The worker's desk asked the database, and had its answer after ``took_s``.
+
+    ``call`` is ``exchange`` (``settled`` attempts written and ``reserved`` tasks
+    taken, in one statement) or ``sweep``. Calls that failed are not told.
+    """
+
+    call: str
+    took_s: float
+    settled: int = 0
+    reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Extended(Event):
     """One statement extended ``count`` leases and took ``took_s``."""
 
@@ -147,6 +176,25 @@ class Swept(Event):
     taken_back: int
     expired: int
     failed_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fired(Event):
+    """A tick of a schedule became a task, ``late_s`` after the tick's instant."""
+
+    name: str
+    fire_at: datetime
+    task_id: UUID
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost(Event):
+    """A leased lock ended under its holder. ``reason`` is as in ``Lost``."""
+
+    key: str
+    token: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +248,113 @@ class Observer(Protocol):
         """Take note of an event; called on one thread, in order."""
 
 
+@runtime_checkable
+class Companion(Protocol):
+    """An observer that goes along with enqueues and runs.
+
+    Both are entered where the work is done, on its thread or loop, and so must not
+    wait for anything. What they raise is logged once, and changes nothing.
+    """
+
+    def enqueuing(
+        self, topic: str, kind: str, headers: Mapping[str, str], /
+    ) -> AbstractContextManager[Mapping[str, str]]:
+        """Around the creation of a task; gives headers to add to its own."""
+
+    def running(self, task: LeasedTask, /) -> AbstractContextManager[object]:
+        """Around the call of a task's handler."""
+
+
+def companions_of(observers: Iterable[object]) -> tuple[Companion, ...]:
+    """Those of the observers that go along."""
+    return tuple(each for each in observers if isinstance(each, Companion))
+
+
+@contextmanager
+def enqueuing(
+    observers: Iterable[object], topic: str, kind: str, given: Mapping[str, str] | None
+) -> Iterator[Mapping[str, str] | None]:
+    """Around the creation of a task: its headers, with what companions add. What the
+    caller gave is never replaced."""
+    with ExitStack() as stack:
+        headers = given
+        # what is no mapping is refused later, with a better word than ours
+        own = given if isinstance(given, Mapping) else {}
+        for each in companions_of(observers):
+            added = stack.enter_context(_Harmless(each, each.enqueuing, topic, kind, own))
+            if added and (given is None or given is own):
+                headers = {**_headers(added), **(headers or {})}
+        yield headers
+
+
+def _headers(added: object) -> Mapping[str, str]:
+    """What can be stored of that: an enqueue must not fail for an observer's fault."""
+    pairs = added.items() if isinstance(added, Mapping) else ()
+    return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}
+
+
+@contextmanager
+def running(companions: Sequence[Companion], task: LeasedTask) -> Iterator[None]:
+    """Around the call of a handler."""
+    with ExitStack() as stack:
+        for each in companions:
+            stack.enter_context(_Harmless(each, each.running, task))
+        yield
+
+
+T = TypeVar("T")
+
+
+class _Harmless(Generic[T]):
+    """A companion's block, which can neither raise nor keep an exception from passing."""
+
+    def __init__(
+        self, owner: object, make: Callable[..., AbstractContextManager[T]], *arguments: object
+    ) -> None:
+        self._owner, self._make, self._arguments = owner, make, arguments
+        self._block: AbstractContextManager[T] | None = None
+
+    def __enter__(self) -> T | None:
+        try:
+            block = self._make(*self._arguments)
+            entered = block.__enter__()
+        except BaseException as exc:
+            _complain(self._owner, exc)
+            return None
+        self._block = block
+        return entered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._block is None:
+            return
+        try:
+            self._block.__exit__(kind, exc, trace)
+        except BaseException as raised:
+            if raised is not exc:
+                _complain(self._owner, raised)
+
+
+_complained: set[str] = set()
+
+
+def _complain(observer: object, exc: BaseException) -> None:
+    """Once for each class of observers, and process."""
+    name = type(observer).__qualname__
+    if name not in _complained:
+        _complained.add(name)
+        _log_raised(observer, exc)
+
+
+def _log_raised(observer: object, exc: BaseException) -> None:
+    log.warning(
+        "observer %s raised %s; its further errors are not logged",
+        type(observer).__name__, type(exc).__name__,
+    )
+
+
 class EventFeed:
     """Hands events to observers from a thread of its own.
 
@@ -209,6 +364,7 @@ class EventFeed:
 
     def __init__(self, observers: Iterable[Observer] = (), limit: int = 10_000) -> None:
         self.observers: tuple[Observer, ...] = tuple(observers)
+        self.companions = companions_of(self.observers)
         self.wanted = bool(self.observers)
         self.dropped = 0
         self._limit = limit
@@ -265,7 +421,4 @@ class EventFeed:
             # an observer's SystemExit must not end the feed for the others
             if id(observer) not in self._silenced:
                 self._silenced.add(id(observer))
-                log.warning(
-                    "observer %s raised %s; its further errors are not logged",
-                    type(observer).__name__, type(exc).__name__,
-                )
+                _log_raised(observer, exc)

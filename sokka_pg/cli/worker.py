@@ -8,24 +8,27 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sokka_pg import settings
+from sokka_pg import observers, settings
 from sokka_pg.app import Sokka
 from sokka_pg.cli import options
 from sokka_pg.cli.output import EXIT_CODES, answer, printable
 from sokka_pg.errors import BadArgument, UsageError
 from sokka_pg.worker import WorkerOptions
 
+if TYPE_CHECKING:
+    from sokka_pg.observers import Export
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_EXTRA_FIELDS = ("task_id", "topic", "kind", "attempt", "token")
+_EXTRA_FIELDS = ("task_id", "topic", "kind", "attempt", "token", "event", "fields")
 
 
 class LogLevel(StrEnum):
@@ -90,6 +93,16 @@ def worker(
         typer.Option("--pid", help="Identity; must be unique. Default: host, process, chance.",
                      show_default=False),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", min=0, max=65535, show_default=False,
+                     help="Serve Prometheus metrics at /metrics of this port; 0 takes a "
+                     "free one. Default: no."),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option("--metrics-host", help="Where to listen for whoever reads the metrics."),
+    ] = "127.0.0.1",
     log_level: Annotated[LogLevel, typer.Option("--log-level")] = LogLevel.INFO,
     database_url: options.DatabaseUrl = None,
     schema: options.Schema = None,
@@ -110,8 +123,16 @@ def worker(
     with _app(ctx, app) as found:
         if pooler:
             found.connect_through_pooler()
-        made = found.worker(topics, pid=pid, options=chosen)
-        found.run(made)
+        with _exported(found, metrics_host, metrics_port) as export:
+            made = found.worker(
+                topics, pid=pid, options=chosen, observers=export.observers if export else ()
+            )
+            if export is not None:
+                export.start(
+                    made, found.database_url, found.schema, options=found.connections,
+                    pools={"sync": found.store, "async": found.async_store},
+                )
+            found.run(made)
     answer({"pid": made.pid, "stopped": True}, f"worker {made.pid} stopped", as_json=json_log)
 
 
@@ -131,6 +152,16 @@ def _app(ctx: typer.Context, path: str) -> Iterator[Sokka]:
     with options.database(ctx) as url:
         found.connect_to(url, schema)
         yield found
+
+
+@contextmanager
+def _exported(app: Sokka, host: str, port: int | None) -> Iterator[Export | None]:
+    """The metrics of this process, if a port is given for them."""
+    if port is None:
+        yield None
+        return
+    with closing(observers.Export(app.observers, host, port)) as export:
+        yield export
 
 
 def load_app(path: str) -> Sokka:

@@ -14,7 +14,8 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -97,6 +98,9 @@ class Source(_PerProcess):
         super().__init__(database, schema, options)
         self._pool: SyncPool | None = None
 
+    def stats(self) -> dict[str, int]:
+        return stats_of(() if self._pool is None else (self._pool,), self.options.max_size)
+
     def leave_behind(self) -> None:
         if self._pool is not None:
             _inherited.append(self._pool)
@@ -156,6 +160,9 @@ class AsyncSource(_PerProcess):
         self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
+
+    def stats(self) -> dict[str, int]:
+        return stats_of(tuple(self._pools.values()), self.options.max_size)
 
     def leave_behind(self) -> None:
         _inherited.extend(self._pools.values())
@@ -218,6 +225,9 @@ class BorrowedSource:
         self._owner = os.getpid()
         self.schema = schema
 
+    def stats(self) -> dict[str, int]:
+        return stats_of((self._pool,), self._pool.max_size)
+
     def close(self) -> None:
         """Nothing: the pool is its maker's to close."""
 
@@ -250,6 +260,9 @@ class AsyncBorrowedSource:
         self._pool = pool
         self._owner = os.getpid()
         self.schema = schema
+
+    def stats(self) -> dict[str, int]:
+        return stats_of((self._pool,), self._pool.max_size)
 
     async def close(self) -> None:
         """Nothing: the pool is its maker's to close."""
@@ -300,6 +313,14 @@ def async_source(
     if isinstance(database, ConnectionPool):
         raise UsageError("database: a ConnectionPool belongs to PgTaskStore")
     return AsyncSource(database, schema, options or ConnectionOptions())
+
+
+def stats_of(pools: Iterable[SyncPool | AsyncPool], most: int) -> dict[str, int]:
+    """The figures of psycopg's pools, added up; of none, if nothing was opened yet."""
+    found: Counter[str] = Counter()
+    for pool in pools:
+        found.update(pool.get_stats())
+    return {**found, "pool_max": found["pool_max"] or most}
 
 
 def _taken(pool: SyncPool) -> Connection[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.engine import outcomes
 from sokka_pg.engine.words import Reason, Settlement
+from sokka_pg.events import Companion, running
 from sokka_pg.model import LeasedTask, Outcome
 from sokka_pg.payload import UndecodableJson
 from sokka_pg.registry import TaskSpec
@@ -22,15 +23,17 @@ class Attempt:
     ``abandoned`` when its task was settled without waiting for that."""
 
     __slots__ = (
-        "abandoned", "context", "kill", "over", "reason", "spec", "started_at", "task",
-        "timer", "unit",
+        "abandoned", "companions", "context", "kill", "over", "reason", "spec", "started_at",
+        "task", "timer", "unit",
     )
 
     def __init__(
         self, task: LeasedTask, spec: TaskSpec,
         context: TaskContext | SyncTaskContext, started_at: float,
+        companions: Sequence[Companion] = (),
     ) -> None:
         self.task, self.spec, self.context = task, spec, context
+        self.companions = companions
         self.started_at = started_at
         self.reason: Reason | None = None
         self.over = self.abandoned = False
@@ -81,7 +84,8 @@ async def run_async(attempt: Attempt, arguments: dict[str, Any]) -> Settlement |
     """Await the handler. Whatever it raises ends here: SystemExit and
     KeyboardInterrupt would stop the loop, and CancelledError may be its own."""
     try:
-        value = await _called(attempt, arguments)
+        with running(attempt.companions, attempt.task):
+            value = await _called(attempt, arguments)
     except BaseException as exc:
         settlement = attempt.ended_by(exc)
     else:
@@ -97,7 +101,8 @@ async def run_async(attempt: Attempt, arguments: dict[str, Any]) -> Settlement |
 def run_sync(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
     """Call the handler, on this thread."""
     try:
-        value = attempt.spec.handler(**arguments)
+        with running(attempt.companions, attempt.task):
+            value = attempt.spec.handler(**arguments)
     except BaseException as exc:
         settlement = attempt.ended_by(exc)
     else:

@@ -11,7 +11,7 @@ from time import monotonic
 
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.engine.words import Ended, Reason, Settlement
-from sokka_pg.events import Abandoned, EventFeed, Finished
+from sokka_pg.events import Abandoned, EventFeed, Finished, running
 from sokka_pg.model import LeasedTask
 from sokka_pg.registry import Mode, Registry, TaskSpec
 from sokka_pg.runner.attempt import Attempt, read_arguments, run_async, run_sync
@@ -61,7 +61,9 @@ class Runner:
         spec = self._registry.find(task)
         if spec is None:
             raise LookupError(task.kind)
-        attempt = Attempt(task, spec, self._context(task, spec), monotonic())
+        attempt = Attempt(
+            task, spec, self._context(task, spec), monotonic(), self._feed.companions
+        )
         self._attempts[task.token] = attempt
         if spec.mode is Mode.PROCESS:
             # the child reads the payload itself: arguments need not be picklable
@@ -121,7 +123,9 @@ class Runner:
         self._from_thread(attempt, run_sync(attempt, arguments))
 
     def _in_process(self, attempt: Attempt) -> None:
-        self._from_thread(attempt, self._children.run(attempt))
+        with running(attempt.companions, attempt.task):
+            settlement = self._children.run(attempt)
+        self._from_thread(attempt, settlement)
 
     def _from_thread(self, attempt: Attempt, settlement: Settlement | None) -> None:
         try:

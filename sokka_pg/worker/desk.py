@@ -106,12 +106,18 @@ class Desk:
         leases = sorted(batch.leases, key=lambda task: task.token)
         self._keeper.add([Hold(task.task_id, task.token, sent_at) for task in leases])
         if self._feed.wanted:
-            self._feed.emit_all([narrate.about(events.Reserved, task) for task in leases])
+            took = monotonic() - sent_at
+            self._feed.emit(
+                events.Called("exchange", took, settled=len(settlements), reserved=len(leases)),
+                *map(narrate.reserved, leases),
+            )
         answers = [Answer(v.verdict, v.detail) for v in batch.verdicts]
         return words.Exchanged(sent_at, answers, leases)
 
     async def _sweep(self) -> words.SweepDone:
+        sent_at = monotonic()
         report = await self._link.send(calls.sweep(SWEEP_BATCH))
+        self._feed.emit(events.Called("sweep", monotonic() - sent_at))
         changed = (report.woken, report.taken_back, report.expired, report.failed_lost)
         if any(changed):
             self._feed.emit(events.Swept(*changed))

@@ -15,10 +15,21 @@ from sokka_pg.model import LeasedTask
 log = logging.getLogger("sokka_pg.worker")
 E = TypeVar("E", bound=TaskEvent)
 
+READY_AND_TAKEN = 2
+"""The record_ver of a task whose first change since its creation is this lease."""
+
 
 def about(kind: type[E], task: LeasedTask, **more: Any) -> E:
     """An event of this kind about a task."""
     return kind(task.task_id, task.topic, task.kind, task.attempt, task.token, **more)
+
+
+def reserved(task: LeasedTask) -> events.Reserved:
+    """That a task was handed to us, and how long that took."""
+    # a task that was woken, or handed out before, has been written more than twice
+    at_once = task.record_ver == READY_AND_TAKEN
+    waited = (task.leased_at - task.created_at).total_seconds() if at_once else None
+    return about(events.Reserved, task, waited_s=waited)
 
 
 def settled(outcomes: Iterable[tuple[Settlement, Answer]], feed: EventFeed) -> None:

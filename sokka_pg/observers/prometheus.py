@@ -1,0 +1,170 @@
+"""Events as Prometheus metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from sokka_pg import events
+from sokka_pg.errors import UsageError
+from sokka_pg.observers import families as f
+from sokka_pg.observers.bounded import MOST, Bounded
+from sokka_pg.observers.families import Family, Sort
+from sokka_pg.observers.jobs import JobEvent, job_event
+
+_RESULTS: Mapping[type[events.Event], str] = {
+    events.Finished: "succeeded",
+    events.Failed: "failed",
+    events.Retried: "retried",
+    events.SnoozedEvent: "snoozed",
+    events.Released: "released",
+    events.Lost: "lost",
+    events.FenceRefused: "refused",
+    events.UnknownKind: "unknown_kind",
+}
+_RAN = (events.Finished, events.Failed, events.Retried, events.SnoozedEvent)
+UNCOUNTED = frozenset({events.Started, events.WorkerStopping, events.WorkerStopped})
+"""Events that no metric is made of."""
+
+
+class PrometheusObserver:
+    """Counts what workers and job schedulers tell, in ``registry``.
+
+    Give one observer to as many workers and schedulers of a process as you like.
+    The number of series has a bound: of topics with kinds, topics, jobs, schedules,
+    locks and error codes the first ``most`` keep their names, later ones are
+    ``other``. Raises UsageError if the registry has these metrics already.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, most: int = MOST) -> None:
+        self.registry = REGISTRY if registry is None else registry
+        self._metrics: dict[str, Any] = dict(_made((*f.OF_EVENTS, *f.OF_JOBS), self.registry))
+        self._bounds = {
+            name: Bounded(most)
+            for name in ("topic", "topic_kind", "code", "job", "skip", "schedule", "key", "fixed")
+        }
+        self._of_events: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Reserved: self._reserved,
+            events.CancelRequested: self._cancel_requested,
+            events.Abandoned: self._abandoned,
+            events.Called: lambda event: self._called(event.call, event.took_s),
+            events.Extended: lambda event: self._called("extend", event.took_s),
+            events.Swept: self._swept,
+            events.Fired: self._fired,
+            events.LockLost: self._lock_lost,
+            events.Disconnected: self._disconnected,
+            events.Reconnected: self._reconnected,
+            events.WorkerStarted: self._worker_started,
+        }
+
+    def notice(self, event: object, /) -> None:
+        """Take note of an event of a worker, or of a job."""
+        job = job_event(event)
+        if job is not None:
+            self._job(job)
+        elif type(event) in _RESULTS:
+            self._attempt_ended(event)
+        elif isinstance(event, events.Event) and type(event) in self._of_events:
+            self._of_events[type(event)](event)
+
+    observe = notice
+
+    def _child(self, family: Family, *labels: str) -> Any:
+        metric = self._metrics[family.name]
+        return metric.labels(*labels) if labels else metric
+
+    def _bounded(self, bound: str, *names: object) -> tuple[str, ...]:
+        return self._bounds[bound](*names)
+
+    # --- tasks ------------------------------------------------------------
+
+    def _reserved(self, event: events.Reserved) -> None:
+        topic = self._bounded("topic", event.topic)
+        self._child(f.RESERVED, *topic).inc()
+        if event.waited_s is not None:
+            self._child(f.PICKUP_SECONDS, *topic).observe(max(0.0, event.waited_s))
+
+    def _attempt_ended(self, event: Any) -> None:
+        labels = self._bounded("topic_kind", event.topic, event.kind)
+        self._child(f.ATTEMPTS, *labels, _RESULTS[type(event)]).inc()
+        if isinstance(event, _RAN):
+            self._child(f.ATTEMPT_SECONDS, *labels).observe(event.duration_s)
+        if isinstance(event, events.Failed | events.Retried):
+            self._child(f.ERRORS, *self._bounded("code", event.code)).inc()
+        elif isinstance(event, events.FenceRefused):
+            self._child(f.REFUSALS, *self._bounded("fixed", event.verb, event.verdict)).inc()
+        elif isinstance(event, events.Lost):
+            self._child(f.LOST_LEASES, event.reason).inc()
+
+    def _cancel_requested(self, event: events.CancelRequested) -> None:
+        self._child(f.CANCELS, *self._bounded("topic", event.topic)).inc()
+
+    def _abandoned(self, event: events.Abandoned) -> None:
+        labels = self._bounded("topic_kind", event.topic, event.kind)
+        self._child(f.ABANDONED, *labels).inc()
+
+    # --- the worker -------------------------------------------------------
+
+    def _called(self, call: str, took_s: float) -> None:
+        self._child(f.CALL_SECONDS, call).observe(took_s)
+
+    def _swept(self, event: events.Swept) -> None:
+        for what in ("woken", "taken_back", "expired", "failed_lost"):
+            self._child(f.SWEPT, what).inc(getattr(event, what))
+
+    def _disconnected(self, event: events.Disconnected) -> None:
+        self._child(f.OUTAGES, event.part).inc()
+        self._child(f.PART_UP, event.part).set(0)
+
+    def _reconnected(self, event: events.Reconnected) -> None:
+        self._child(f.PART_UP, event.part).set(1)
+
+    def _worker_started(self, event: events.WorkerStarted) -> None:
+        for part in ("desk", "keeper"):
+            self._child(f.PART_UP, part).set(1)
+
+    def _fired(self, event: events.Fired) -> None:
+        self._child(f.TICKS, *self._bounded("schedule", event.name)).inc()
+        self._child(f.TICK_LATE_SECONDS).observe(max(0.0, event.late_s))
+
+    def _lock_lost(self, event: events.LockLost) -> None:
+        self._child(f.LOCKS_LOST, *self._bounded("key", event.key)).inc()
+
+    # --- jobs -------------------------------------------------------------
+
+    def _job(self, event: JobEvent) -> None:
+        job = self._bounded("job", event.job)
+        if event.kind in ("succeeded", "failed"):
+            self._child(f.JOB_RUNS, *job, event.kind).inc()
+            self._child(f.JOB_SECONDS, *job).observe(event.duration_s)
+        if event.kind == "succeeded":
+            self._child(f.JOB_LAST_SUCCESS, *job).set(event.at_unix)
+        elif event.kind == "retrying":
+            self._child(f.JOB_RETRIES, *job).inc()
+        elif event.kind == "skipped":
+            self._child(f.JOB_SKIPS, *self._bounded("skip", event.job, event.reason)).inc()
+
+
+def _made(wanted: Iterable[Family], registry: CollectorRegistry) -> Iterable[tuple[str, Any]]:
+    for family in wanted:
+        try:
+            yield family.name, _metric(family, registry)
+        except ValueError as error:
+            raise UsageError(
+                "this registry has sokka's metrics already: one PrometheusObserver may serve"
+                " many workers, or give each a registry of its own"
+            ) from error
+
+
+def _metric(family: Family, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    if family.sort is Sort.HISTOGRAM:
+        return Histogram(
+            family.name, family.text, family.labels, registry=registry, buckets=family.buckets
+        )
+    kind = Counter if family.sort is Sort.COUNTER else Gauge
+    return kind(family.name, family.text, family.labels, registry=registry)
+
+
+__all__ = ["UNCOUNTED", "PrometheusObserver"]
