@@ -25,6 +25,14 @@ if TYPE_CHECKING:
         TaskFailure,
     )
     from sokka_pg.model import Fail, Lease, LeasedTask, Retry, RetryPolicy, Snooze, Status
+    from sokka_pg.scheduler import (
+        AsyncScheduler,
+        Job,
+        JobContext,
+        LeaseOptions,
+        PostgresLocker,
+        Scheduler,
+    )
     from sokka_pg.store import PgTaskStore, TaskStore
     from sokka_pg.store_async import AsyncPgTaskStore, AsyncTaskStore
     from sokka_pg.worker import Worker, WorkerOptions
@@ -37,13 +45,16 @@ _HOMES = {
     "Policy": "gather", "ScatterGatherRequest": "gather", "ScatterGatherResult": "gather",
     "TaskFailure": "gather", "Fail": "model", "Lease": "model",
     "LeasedTask": "model", "Retry": "model", "RetryPolicy": "model", "Snooze": "model",
-    "Status": "model", "PgTaskStore": "store", "TaskStore": "store",
+    "Status": "model", "AsyncScheduler": "scheduler", "Job": "scheduler",
+    "JobContext": "scheduler", "LeaseOptions": "scheduler", "PostgresLocker": "scheduler",
+    "Scheduler": "scheduler", "PgTaskStore": "store", "TaskStore": "store",
     "AsyncPgTaskStore": "store_async", "AsyncTaskStore": "store_async",
     "Worker": "worker", "WorkerOptions": "worker",
 }
 
 __all__ = [
     "AsyncPgTaskStore",
+    "AsyncScheduler",
     "AsyncTaskStore",
     "CandidateResult",
     "ConnectionOptions",
@@ -52,15 +63,20 @@ __all__ = [
     "FanOutRequest",
     "FanOutResult",
     "FencedTransaction",
+    "Job",
+    "JobContext",
     "Lease",
+    "LeaseOptions",
     "LeasedTask",
     "Observer",
     "PgTaskStore",
     "Policy",
+    "PostgresLocker",
     "Retry",
     "RetryPolicy",
     "ScatterGatherRequest",
     "ScatterGatherResult",
+    "Scheduler",
     "Snooze",
     "Sokka",
     "Status",

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -55,10 +55,12 @@ from sokka_pg.store_async import AsyncPgTaskStore
 from sokka_pg.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
+    from sokka_pg.scheduler import AsyncKeptLease, KeptLease, PostgresLocker
     from sokka_pg.workload import AsyncWorkloadScheduler, WorkloadScheduler
     from sokka_pg.workload.shell import WorkloadOptions
 
 LEFT_AFTER_S = 1.0
+LOCK_TTL = timedelta(seconds=30)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,6 +208,7 @@ class Sokka:
         self.registry = Registry()
         self._store: PgTaskStore | None = None
         self._async_store: AsyncPgTaskStore | None = None
+        self._locker: PostgresLocker | None = None
 
     @property
     def database_url(self) -> str:
@@ -252,18 +255,70 @@ class Sokka:
         """How connections to the database are made."""
         return self._connections or ConnectionOptions()
 
+    @property
+    def locker(self) -> PostgresLocker:
+        """The locks of this app, for a Scheduler as well. It has connections of its own,
+        so that a handler that uses up the store's keeps nobody from renewing."""
+        from sokka_pg.scheduler import PostgresLocker
+
+        if self._locker is None:
+            self._locker = PostgresLocker(
+                self.database_url, schema=self.schema, options=self._connections, owner=self._pid
+            )
+        return self._locker
+
+    def lock(
+        self, key: str, *, ttl: Duration = LOCK_TTL, wait: Duration = 0
+    ) -> AbstractContextManager[KeptLease]:
+        """Hold the lock of ``key`` for a block: ``with app.lock("prices") as lease: …``.
+
+        One holder at a time, over all processes. A thread renews it; were this process
+        to die, it would be free after ``ttl`` (300 ms to 1 year). ``wait``: how long to
+        wait for another holder, at most. Raises LockHeld when that was in vain, and
+        LeaseLost at the end of a block that lost the lock on the way. What is written
+        after ``lease.assert_held(connection)``, in the same transaction, is written by
+        the holder or not at all. Raises BadArgument, DatabaseUnavailable.
+        """
+        from sokka_pg.scheduler.locks import held
+
+        return held(self.locker, key, ttl, wait)
+
+    def lock_async(
+        self, key: str, *, ttl: Duration = LOCK_TTL, wait: Duration = 0
+    ) -> AbstractAsyncContextManager[AsyncKeptLease]:
+        """``lock`` for event loops: a block that loses its lock is cancelled, and raises
+        LeaseLost. A thread renews, so that a busy loop loses nothing."""
+        from sokka_pg.scheduler.locks import held_async
+
+        return held_async(self.locker, self.async_store, key, ttl, wait)
+
+    def singleton(
+        self, key: str, *, ttl: Duration = LOCK_TTL, wait: Duration = 0, skip: bool = False
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: one call at a time, over all processes; plain or async functions.
+
+        A call holds the lock of ``key`` (see ``lock``), which is ``held_lease()`` within.
+        ``skip``: a call that meets another one returns None instead of raising LockHeld.
+        """
+        from sokka_pg.scheduler.locks import singleton
+
+        return singleton(
+            lambda: self.lock(key, ttl=ttl, wait=wait),
+            lambda: self.lock_async(key, ttl=ttl, wait=wait), skip,
+        )
+
     def connect_to(self, database_url: str, schema: str | None = None) -> None:
         """Use this database from now on; stores that were handed out stay as they are."""
         if (database_url, schema or self._schema) == (self._given_url, self._schema):
             return
         self._given_url = database_url
         self._schema = check_name(schema) if schema is not None else self._schema
-        self._store = self._async_store = None
+        self._store = self._async_store = self._locker = None
 
     def connect_through_pooler(self) -> None:
         """Expect a transaction-mode pooler from now on, as ``ConnectionOptions(pooler=True)``."""
         self._connections = replace(self._connections or ConnectionOptions(), pooler=True)
-        self._store = self._async_store = None
+        self._store = self._async_store = self._locker = None
 
     @overload
     def task(self, handler: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...

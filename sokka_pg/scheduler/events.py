@@ -85,6 +85,7 @@ class Audience:
     def __init__(self, observers: Iterable[Observer]) -> None:
         hearing = [_Hearing(observer) for observer in observers]
         self._feed = EventFeed([*hearing, _Marks()] if hearing else ())
+        self._left = not hearing
 
     def tell(self, event: Event) -> None:
         """Pass an event on; returns at once and never raises."""
@@ -92,7 +93,7 @@ class Audience:
 
     async def told(self) -> None:
         """Return when everybody has heard everything, or is too slow for that."""
-        if not self._feed.wanted:
+        if self._left:
             return
         loop = asyncio.get_running_loop()
         heard = asyncio.Event()
@@ -103,6 +104,7 @@ class Audience:
     async def leave(self) -> None:
         """Nothing more will be said."""
         await self.told()
+        self._left = True
         self._feed.close(0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
@@ -41,6 +42,7 @@ class Scheduler:
         observers: Iterable[Observer] = (),
     ) -> None:
         self._core = Core(setup_of(options, now, locker, observers), async_in_threads=True)
+        self._lock = threading.Lock()
         self._home: Home | None = None
         self._pid = os.getpid()
         self._leave: weakref.finalize[Any, Any] | None = None
@@ -63,8 +65,9 @@ class Scheduler:
         timeout_s = None if timeout is None else durations.delay(timeout, "timeout").total_seconds()
         self._wait(self._core.shutdown(timeout_s))
         _running.discard(self)
-        if self._leave is not None:
-            self._leave()
+        with self._lock:
+            if self._leave is not None:
+                self._leave()
 
     def trigger(self, name: str) -> None:
         """Run a job now, with its lease, its timeout and its retries, and wait for the end.
@@ -101,10 +104,11 @@ class Scheduler:
         if os.getpid() != self._pid:
             verb.close()
             raise UsageError("this scheduler was made in another process: make one here")
-        if self._home is None or (self._leave is not None and not self._leave.alive):
-            self._home = move_in()
-            self._leave = weakref.finalize(self, move_out, self._home)
-        return self._home.begin(verb)
+        with self._lock:
+            if self._home is None or (self._leave is not None and not self._leave.alive):
+                self._home = move_in()
+                self._leave = weakref.finalize(self, move_out, self._home)
+            return self._home.begin(verb)
 
 
 class AsyncScheduler:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from examples import resumable_import, stream_restart
+from examples import leased_singleton, resumable_import, stream_restart
 from tests.examples.conftest import EXAMPLES, Gate, Program
 
 Start = Callable[..., Program]
@@ -93,6 +93,35 @@ def test_a_stream_is_complete_though_its_consumer_was_killed(
     # A third consumer finds the end, and nothing new.
     assert start("stream_restart", "consume", stream_id).end() == said
     assert conn.execute("select count(*) from received").fetchone() == (len(items),)
+
+
+def test_of_three_replicas_one_works_and_another_takes_over_when_it_is_killed(
+    start: Start, gate: Gate, conn: psycopg.Connection
+) -> None:
+    conn.execute(leased_singleton.TABLE)
+    gate.close("squares", "new.number = 500")
+    first = start("leased_singleton", 1000)
+    assert first.line().startswith("holds the lock")
+    others = [start("leased_singleton", 1000) for _ in range(2)]
+    gate.reached()
+    first.kill()
+    gate.open()
+    said = [other.end() for other in others]
+    assert all(text.startswith("holds the lock") for text in said)
+    found = conn.execute("select number, square from squares order by number").fetchall()
+    assert found == [(number, number**2) for number in range(1, 1001)]
+    # One after the other, and tokens only rose.
+    holders = conn.execute(
+        "select process, token, min(number), max(number), count(*) from squares"
+        " group by process, token order by token"
+    ).fetchall()
+    assert [holder[0] for holder in holders][0] == first.process.pid
+    assert holders[0][3] in (499, 500)
+    assert all(last - least + 1 == count for _, _, least, last, count in holders)
+    assert [holder[2] for holder in holders] == sorted(holder[2] for holder in holders)
+    # Once all is written, a replica that comes late has nothing left to do.
+    start("leased_singleton", 1000).end()
+    assert conn.execute("select count(*) from squares").fetchone() == (1000,)
 
 
 def test_every_example_has_a_test() -> None:
