@@ -168,6 +168,8 @@ class Core:
         return running
 
     def _ended(self, running: asyncio.Task[None]) -> None:
+        # whoever triggered it may be gone, and the error was told as an event
+        _ = running.cancelled() or running.exception()
         run = self._runs.pop(running)
         self._going[run.plan.name] -= 1
 

@@ -115,7 +115,7 @@ def test_of_three_replicas_one_works_and_another_takes_over_when_it_is_killed(
         "select process, token, min(number), max(number), count(*) from squares"
         " group by process, token order by token"
     ).fetchall()
-    assert [holder[0] for holder in holders][0] == first.process.pid
+    assert holders[0][0] == first.process.pid
     assert holders[0][3] in (499, 500)
     assert all(last - least + 1 == count for _, _, least, last, count in holders)
     assert [holder[2] for holder in holders] == sorted(holder[2] for holder in holders)
