@@ -30,7 +30,7 @@ drop function
     sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_waiting,
     sokka.watch_tasks, sokka.write_items, sokka.write_join;
 drop function
-    sokka.assert_lock, sokka.check_lock, sokka.checked_instant, sokka.delete_schedule,
+    sokka.assert_lock, sokka.change_schedule, sokka.check_lock, sokka.checked_instant, sokka.delete_schedule,
     sokka.due_schedules, sokka.fire_schedules, sokka.fire_together, sokka.get_schedule,
     sokka.judge_lock, sokka.list_schedules, sokka.next_schedule_at, sokka.pause_schedule,
     sokka.put_off, sokka.put_schedule, sokka.read_fires, sokka.read_schedule, sokka.release_lock,

@@ -23,14 +23,18 @@ declare
 begin
     perform sokka.check_name('name', p_name);
     v_new := sokka.read_schedule(p_name, p_spec);
-    insert into sokka.schedules as s select v_new.* on conflict (name) do nothing;
-    if found then
-        perform sokka.record_act('put_schedule', null, v_new.task ->> 'topic', null,
-            jsonb_build_object('schedule', p_name, 'generation', 1));
-        return query select v_new.schedule_id, v_new.generation, true, true;
-        return;
-    end if;
-    select * into v_old from sokka.schedules s where s.name = p_name for update;
+    loop
+        insert into sokka.schedules as s select v_new.* on conflict (name) do nothing;
+        if found then
+            perform sokka.record_act('put_schedule', null, v_new.task ->> 'topic', null,
+                jsonb_build_object('schedule', p_name, 'generation', 1));
+            return query select v_new.schedule_id, v_new.generation, true, true;
+            return;
+        end if;
+        select * into v_old from sokka.schedules s where s.name = p_name for update;
+        -- Not there any more: deleted since the insert met it.
+        exit when found;
+    end loop;
     if v_old.spec = v_new.spec and v_old.finished_at is null then
         return query select v_old.schedule_id, v_old.generation, false, false;
         return;
@@ -38,16 +42,28 @@ begin
         perform sokka.refuse('SK014', format('there is a schedule %s already', quote_literal(p_name)),
             jsonb_build_object('name', p_name, 'generation', v_old.generation));
     end if;
-    v_new.schedule_id := v_old.schedule_id;
-    v_new.generation := v_old.generation + 1;
-    v_new.created_at := v_old.created_at;
-    v_new.paused_at := v_old.paused_at;
-    delete from sokka.schedules s where s.schedule_id = v_old.schedule_id;
-    insert into sokka.schedules select v_new.*;
+    return query select c.schedule_id, c.generation, v_old.finished_at is not null, true
+                   from sokka.change_schedule(v_old, v_new) c;
     perform sokka.record_act('put_schedule', null, v_new.task ->> 'topic', null,
-        jsonb_build_object('schedule', p_name, 'generation', v_new.generation));
-    return query select v_new.schedule_id, v_new.generation, v_old.finished_at is not null, true;
+        jsonb_build_object('schedule', p_name, 'generation', v_old.generation + 1));
 end
+$$;
+
+-- change_schedule: the next generation, in its place: whoever waits for the row finds it.
+create function sokka.change_schedule(p_old sokka.schedules, p_new sokka.schedules)
+returns setof sokka.schedules
+language sql as $$
+    update sokka.schedules s
+       set generation = p_old.generation + 1, updated_at = p_new.updated_at,
+           anchor_at = p_new.anchor_at, next_at = p_new.next_at, look_at = p_new.look_at,
+           last_fire_at = null, last_task_id = null, finished_at = null, failing_since = null,
+           error = null, expires_at = p_new.expires_at, runs = 0, skipped = 0,
+           repeats = p_new.repeats, max_catch_up = p_new.max_catch_up, grace = p_new.grace,
+           serial = p_new.serial, missed = p_new.missed, source = p_new.source,
+           schedule = p_new.schedule, description = p_new.description, task = p_new.task,
+           spec = p_new.spec
+     where s.schedule_id = p_old.schedule_id
+    returning s.*
 $$;
 
 -- read_schedule: a spec as a row, its defaults filled in; refuses what breaks a rule.
