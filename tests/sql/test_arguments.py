@@ -20,6 +20,7 @@ BAD_LEASES = [
     "367 days", "1 month -40 days", "1000 years",
 ]  # fmt: skip
 BAD_DELAYS = ["-1 microsecond", "-1 month", "10 years 1 s", "121 months", "1 day -25 hours"]
+BAD_KEYS = [None, "", "x" * 501, "é" * 251]
 BAD_COUNTS = [None, 0, -1, 10001]
 ID = uuid4()
 
@@ -93,6 +94,34 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "pid": BAD_NAMES,
         "for": [None, "0", "-1 s", "2 years"],
     },
+    "try_lock": {"key": BAD_KEYS, "owner": BAD_NAMES, "ttl": [None, *BAD_LEASES]},
+    "renew_lock": {
+        "key": BAD_KEYS, "owner": BAD_NAMES, "token": [None], "ttl": [None, *BAD_LEASES],
+    },
+    "release_lock": {"key": BAD_KEYS, "owner": BAD_NAMES, "token": [None]},
+    "assert_lock": {"key": BAD_KEYS, "owner": BAD_NAMES, "token": [None]},
+    "put_schedule": {
+        "name": BAD_NAMES,
+        "spec": [None, Jsonb(None), Jsonb([]), Jsonb("daily"), Jsonb({"cron": "* * * * *"})],
+    },
+    "get_schedule": {"name": [None]},
+    "list_schedules": {
+        "limit": BAD_COUNTS,
+        "filters": [Jsonb([]), Jsonb({"topic": "t"}), Jsonb({"source": ["a"]})],
+    },
+    "pause_schedule": {"name": [None]},
+    "resume_schedule": {"name": [None]},
+    "trigger_schedule": {"name": [None]},
+    "delete_schedule": {"name": [None], "reason": ["x" * 2001]},
+    "due_schedules": {"limit": BAD_COUNTS},
+    "fire_schedules": {
+        "fires": [
+            None, Jsonb(None), Jsonb({}), Jsonb([1]), Jsonb([{"schedule_id": "x"}]),
+            Jsonb([{"due_at": "2024-01-01 08:00"}]), Jsonb([{"due_at": "now"}]),
+            Jsonb([{"ticks": "2024-01-01T08:00:00Z"}]), Jsonb([{"next_at": "9999-01-01T00:00:00Z"}]),
+            Jsonb([{"generation": "first"}]), Jsonb([{"busy": "maybe"}]), Jsonb([{}] * 10_001),
+        ],
+    },
 }  # fmt: skip
 
 
@@ -122,6 +151,19 @@ def right_arguments(function: str, claim: states.Claim) -> Arguments:
         "sweep": {},
         "apply_retention": {},
         "mark_idle": {"topics": ["t"], "pid": "w1", "for": "1 s"},
+        "try_lock": {"key": "k", "owner": "w1", "ttl": "1 s"},
+        "renew_lock": {"key": "k", "owner": "w1", "token": 1, "ttl": "1 s"},
+        "release_lock": {"key": "k", "owner": "w1", "token": 1},
+        "assert_lock": {"key": "k", "owner": "w1", "token": 1},
+        "put_schedule": {"name": "s", "spec": {}},
+        "get_schedule": {"name": "s"},
+        "list_schedules": {},
+        "pause_schedule": {"name": "s"},
+        "resume_schedule": {"name": "s"},
+        "trigger_schedule": {"name": "s"},
+        "delete_schedule": {"name": "s"},
+        "due_schedules": {},
+        "fire_schedules": {},
         "snooze_task": lease_proof | {"snooze": "1 s"},
         "fail_task": lease_proof | {"error": ERROR},
         "retry_task": lease_proof | {"error": ERROR},
@@ -174,6 +216,8 @@ INFINITE = {
     "retry_task": "delay",
     "set_topic": "retention",
     "mark_idle": "for",
+    "try_lock": "ttl",
+    "renew_lock": "ttl",
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.sql import states
 from tests.sql.calling import Queue
+from tests.sql.scheduling import fire_due, put
 from tests.sql.states import LEASE_VERBS
 
 FUNCTIONS = """
@@ -26,6 +27,9 @@ VERBS = {
     "advance_fence", "revoke_lease", "cancel_task", "resubmit_task", "pause_topic", "resume_topic",
     "set_topic", "raise_token_epoch", "get_task", "list_tasks", "list_leased_tasks", "list_group",
     "sweep", "mark_idle", "clear_idle", "prepare_partitions", "apply_retention",
+    "try_lock", "renew_lock", "release_lock", "assert_lock", "put_schedule", "get_schedule",
+    "list_schedules", "pause_schedule", "resume_schedule", "trigger_schedule", "delete_schedule",
+    "next_schedule_at", "due_schedules", "fire_schedules",
 }  # fmt: skip
 
 
@@ -93,6 +97,7 @@ def test_a_temporary_table_of_the_same_name_forges_nothing(fresh: Queue, attacke
             task.task_id,
         )
     fresh.execute("insert into settings (max_data_bytes) values (1)")
+    fresh.execute("insert into locks (key, owner, lock_expires_at) values ('k', 'w1', 'infinity')")
     fresh.execute("set search_path = pg_temp, sokka, public")
     for verb, options in LEASE_VERBS.items():
         found = fresh.refused(verb, task_id=task.task_id, pid="w1", token=42, **options)
@@ -101,8 +106,12 @@ def test_a_temporary_table_of_the_same_name_forges_nothing(fresh: Queue, attacke
     assert fresh.create("t", data={"larger": "than the forged limit"})
     assert fresh.reserve("t").pid == "w1"
     assert fresh.call("list_tasks")[0].topic != "mine"
+    assert fresh.one("try_lock", key="k", owner="w1", ttl="1 minute").token > 42
+    assert put(fresh, "s").created
+    assert fire_due(fresh)[0].verdict == "ok"
     fresh.execute("reset role")
     assert fresh.value("select count(*) from pg_temp.finished_tasks") == 0
+    assert fresh.value("select count(*) from pg_temp.schedules") == 0
 
 
 def test_operators_and_functions_of_the_callers_shadow_nothing(
