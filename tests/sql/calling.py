@@ -97,7 +97,7 @@ class Queue:
         self.create(topic, **options)
         return self.reserve(topic, pid, lease)
 
-    def verb(self, name: str, held: Row, **options: Any) -> Row:
+    def verb(self, name: str, held: Row, /, **options: Any) -> Row:
         """A verb on a lease, by whoever holds it."""
         return self.one(name, task_id=held.task_id, pid=held.pid, token=held.token, **options)
 
