@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import inf
 from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
@@ -37,12 +37,12 @@ from sokka_pg.payload import Encoded
 from sokka_pg.runner import Stores
 from sokka_pg.store import PgTaskStore
 from sokka_pg.store_async import AsyncPgTaskStore
-from sokka_pg.workload import fanning
 from sokka_pg.workload.calling import StreamBounds, Work
 from sokka_pg.workload.home import Home
 from sokka_pg.workload.local import LocalRuns
 from sokka_pg.workload.progress import ProgressLines
 from sokka_pg.workload.settings import Settings
+from sokka_pg.workload.sweeping import Sweeper
 from sokka_pg.workload.watching import Wanted, Watcher
 from sokka_pg.workload.words import (
     TOPIC,
@@ -69,6 +69,7 @@ T = TypeVar("T")
 
 Verb: TypeAlias = "Callable[[Core], Coroutine[Any, Any, T]]"
 
+SWEPT_AT_ONCE = 100
 LEFT_WAITING = timedelta(days=1)
 """How long a local task may wait for a process that will not come back."""
 
@@ -97,10 +98,9 @@ class Core:
         self._clock: tuple[datetime, float] | None = None
         self._settled = asyncio.Event()
         self.closed = False
-        self.local = LocalRuns(settings, self._stores)
+        self.local = LocalRuns(settings, self._stores, home.loop)
         self._watcher: Watcher | None = None
-        self._sweepers = 0
-        self._sweep: asyncio.Task[None] | None = None
+        self.sweeper = Sweeper(lambda: self.store.sweep(SWEPT_AT_ONCE))
 
     # --- how a call is made -----------------------------------------------
 
@@ -230,6 +230,12 @@ class Core:
         now, at = self._clock
         return now + timedelta(seconds=monotonic() - at)
 
+    async def monotonic_of(self, at: datetime | None) -> float:
+        """An instant of the database in this process's monotonic seconds; never for None."""
+        if at is None:
+            return inf
+        return monotonic() + (at - await self._now()).total_seconds()
+
     # --- leases -----------------------------------------------------------
 
     async def acquire_lease(
@@ -348,20 +354,6 @@ class Core:
                 settings.database_url, settings.schema, settings.connections, settings.poll_s
             )
         return await self._watcher.until(task_id, wanted)
-
-    @contextmanager
-    def sweeping(self) -> Iterator[None]:
-        """Sweep now and then while in here."""
-        self._sweepers += 1
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().create_task(fanning.keep_sweeping(self))
-        try:
-            yield
-        finally:
-            self._sweepers -= 1
-            if not self._sweepers:
-                self._sweep.cancel()
-                self._sweep = None
 
     async def final(self, task_id: UUID) -> Task:
         """The task, when it is at its end."""

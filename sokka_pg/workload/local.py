@@ -9,10 +9,11 @@ restart, a scheduler of the same id takes up what was left).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -73,8 +74,10 @@ class Works(Registry):
 class LocalRuns:
     """What runs here, and the worker that runs it. On one loop."""
 
-    def __init__(self, settings: Settings, stores: Stores) -> None:
-        self._settings, self._stores = settings, stores
+    def __init__(
+        self, settings: Settings, stores: Stores, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._settings, self._stores, self._loop = settings, stores, loop
         self.works = Works(self._spec)
         self._worker: Worker | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -87,11 +90,11 @@ class LocalRuns:
             raise Busy(f"{most} local tasks are unfinished; try again when some have ended")
         self.works.learn(work, task_ids, kind)
         if self._serving is None:
-            self._serving = asyncio.get_running_loop().create_task(self._serve())
+            self._serving = self._loop.create_task(self._serve())
 
     def forget(self, task_ids: list[UUID]) -> None:
         """These are final."""
-        asyncio.get_running_loop().call_later(FORGET_AFTER_S, self.works.forget, task_ids)
+        self._loop.call_later(FORGET_AFTER_S, self.works.forget, task_ids)
 
     async def close(self, grace_s: float) -> None:
         """Let runs end within the grace period, then tell them to stop; what has not
@@ -117,7 +120,8 @@ class LocalRuns:
             except Exception:
                 log.exception("the worker of local tasks broke, trying again")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), backoff.next_s())
+                async with asyncio.timeout(backoff.next_s()):
+                    await self._closing.wait()
 
     def _new_worker(self) -> Worker:
         settings = self._settings
@@ -143,7 +147,23 @@ class LocalRuns:
         if work.stream is not None:
             bounds = work.stream
             self._stores.sync.open_stream(context.task.task_id, bounds.max_items, bounds.max_bytes)
-        return self._storable(work.call(context))
+        value = work.call(context)
+        if inspect.iscoroutine(value):
+            # of a lambda, say, which does not look like a coroutine function
+            value = self._awaited(value, work.loop or self._loop, context)
+        return self._storable(value)
+
+    def _awaited(
+        self, value: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop,
+        context: SyncTaskContext,
+    ) -> Any:
+        future = asyncio.run_coroutine_threadsafe(value, loop)
+
+        def stop() -> None:
+            future.cancel()
+
+        context.on_stop(stop)
+        return future.result()
 
     async def _run_async(self, work: Work, data: Any, context: TaskContext) -> Any:
         if work.stream is not None:
@@ -186,6 +206,12 @@ class LocalRuns:
             if loop.is_closed() and not done.done():
                 raise _gone()
         context.terminated = inner.terminated
+        if done.result().cancelled() and not context.cancelled:
+            # by a loop that is about to end, and this scheduler with it: then the run
+            # is given back; else its cancellation is an error of its own
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOP_CHECK_S):
+                    await context.wait_cancelled()
         return done.result().result()
 
     def _lost(self, token: int, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sokka_pg.workload.core import Core
 
 ITEMS, BYTES = 100, 1024 * 1024
+AGAIN_S = 0.02
 
 
 class ProgressReader:
@@ -44,6 +46,7 @@ class StreamReader:
 
     def __init__(self, task_id: UUID, after: int | None) -> None:
         self.task_id, self.after = task_id, after
+        self._found = False
 
     async def batch(self, core: Core) -> list[StreamItem]:
         """The next items, as soon as there are some; none at the end of the stream.
@@ -51,21 +54,30 @@ class StreamReader:
         Asking for them says that the earlier ones are done with. Raises TaskFailed
         after the last item of a producer that failed.
         """
-        while True:
-            state = await self._opened(core)
-            if state is None:
+        if not self._found:
+            opened = await self._opened(core)
+            if opened is None:
                 return []
-            after = state.consumed_seq if self.after is None else self.after
+            self._found = True
+            self.after = opened.consumed_seq if self.after is None else self.after
+        after = self.after or 0
+        while True:
             items = await core.store.read_stream(self.task_id, after, ITEMS, BYTES)
-            self.after = after
             if items:
                 self.after = items[-1].seq
                 return items
+            state = await core.store.stream(self.task_id)
+            if state is None:
+                raise missing(self.task_id)
+            if state.last_seq > after:
+                continue
             if state.status.final:
-                if state.status is Status.FAILED:
-                    raise TaskFailed.of(self.task_id, state.error)
-                return []
-            await core.watched(self.task_id, self._news)
+                return _end(state)
+            if state.consumed_seq < state.last_seq:
+                # the producer held the row: it waits for the room that this makes
+                await asyncio.sleep(AGAIN_S)
+            else:
+                await core.watched(self.task_id, self._news)
 
     async def _opened(self, core: Core) -> StreamState | None:
         """The stream, when there is one; None for a task that ended without."""
@@ -87,3 +99,9 @@ class StreamReader:
 
     def _news(self, look: TaskLook | None) -> bool:
         return look is None or look.status.final or (look.stream_seq or 0) > (self.after or 0)
+
+
+def _end(state: StreamState) -> list[StreamItem]:
+    if state.status is Status.FAILED:
+        raise TaskFailed.of(state.task_id, state.error)
+    return []

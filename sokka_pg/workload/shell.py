@@ -113,6 +113,7 @@ class Shell:
             raise UsageError("this scheduler is closed")
         if self._core is None:
             self._core = Core(self._settings, move_in())
+            _open.add(self)
         return self._core
 
     def _begin_end(self, grace: Duration) -> Future[None]:
@@ -126,8 +127,12 @@ class Shell:
                     self._end.set_result(None)
                 else:
                     self._end = core.home.begin(core.close(grace))
-                    self._end.add_done_callback(lambda _: move_out(core.home))
+                    self._end.add_done_callback(lambda _: self._ended(core))
             return self._end
+
+    def _ended(self, core: Core) -> None:
+        _open.discard(self)
+        move_out(core.home)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()
@@ -140,10 +145,13 @@ class Shell:
 
 
 _shells: weakref.WeakSet[Shell] = weakref.WeakSet()
+# Held until they are closed: a program may drop its scheduler and still have runs.
+_open: set[Shell] = set()
 _inherited: list[Core] = []
 
 
 def _all_forked() -> None:
+    _open.clear()
     for shell in list(_shells):
         shell._forked()
 
@@ -156,7 +164,7 @@ if hasattr(os, "register_at_fork"):
 def _close_all() -> None:
     """A process that ends gives back what it runs."""
     ends = []
-    for shell in list(_shells):
+    for shell in list(_open):
         with suppress(Exception):
             ends.append(shell._begin_end(0))
     for end in ends:

@@ -81,9 +81,10 @@ class Watcher:
         if self._users > 0 or self.closed:
             return
         self.closed = True
-        if self._work is not None:
+        while self._work is not None and not self._work.done():
+            # more than once: wait_for of Python 3.11 may swallow a cancellation
             self._work.cancel()
-            await asyncio.wait({self._work})
+            await asyncio.wait({self._work}, timeout=0.1)
         for waiter in self._all():
             if not waiter.news.done():
                 waiter.news.set_exception(UsageError("the scheduler was closed"))
