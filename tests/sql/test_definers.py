@@ -25,7 +25,9 @@ VERBS = {
     "acquire_lease", "extend_leases", "terminate_tasks", "settle_tasks", "settle_and_reserve",
     "advance_fence", "revoke_lease", "cancel_task", "resubmit_task", "pause_topic", "resume_topic",
     "set_topic", "raise_token_epoch", "get_task", "list_tasks", "list_leased_tasks", "list_group",
-    "sweep", "mark_idle", "clear_idle", "prepare_partitions", "apply_retention",
+    "sweep", "mark_idle", "clear_idle", "prepare_partitions", "apply_retention", "fan_out",
+    "get_join", "join_results", "task_tree", "wait_for_task", "list_steps", "open_stream",
+    "read_stream", "get_stream", "watch_tasks", "unwatch_tasks", "peek_tasks",
 }  # fmt: skip
 
 
