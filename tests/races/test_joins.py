@@ -263,25 +263,25 @@ def test_a_child_that_is_being_let_go_is_cancelled_after_that(
 
 
 def test_a_held_child_cancelled_out_of_sight_makes_no_room(
-    queue: Queue, opened: Session, other: Session
+    queue: Queue, two_open: list[Session]
 ) -> None:
     """Its news are read after its turn was passed by: it never ran all the same."""
-    join_id = fan_out(queue, 6, max_running=2)
-    one, two, three, four, *_ = children(queue, join_id)
-    opened.rows("select from sokka.joins where task_id = %s for update", (join_id,))
-    accepted(other.begin("cancel_task", task_id=three))
-    # Whoever held the join goes on without having seen it.
-    opened.verb("terminate_task", lease(queue, one))
-    opened.commit()
+    join_id = fan_out(queue, 7, max_running=2)
+    one, two, three, *_ = children(queue, join_id)
+    late, early = two_open
+    first = lease(queue, one)
+    early.rows("select from sokka.joins where task_id = %s for update", (join_id,))
+    late.call("cancel_task", task_id=three)
+    early.rollback()
+    early.verb("terminate_task", first)
+    early.commit()
+    late.commit()
     succeed(queue, two)
     sweep_all(queue)
-    live = [status for status in statuses(queue, join_id) if status in ("starting", "running")]
-    assert len(live) == 2
-    succeed(queue, four)
-    sweep_all(queue)
-    live = [status for status in statuses(queue, join_id) if status in ("starting", "running")]
-    assert len(live) == 2
-    assert join(queue, join_id).in_flight == 2
+    for _ in range(3):
+        live = [status for status in statuses(queue, join_id) if status == "starting"]
+        assert (len(live), join(queue, join_id).in_flight) == (2, 2)
+        succeed(queue, children(queue, join_id)[statuses(queue, join_id).index("starting")])
 
 
 # The join's own end
