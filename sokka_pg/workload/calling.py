@@ -56,6 +56,11 @@ class Work:
     loop: asyncio.AbstractEventLoop | None = None
     stream: StreamBounds | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether the loop that it needs is gone."""
+        return self.loop is not None and self.loop.is_closed()
+
 
 def executor_work(executor: object, loop: asyncio.AbstractEventLoop | None) -> Work:
     """An executor: ``(context) -> result``. Raises BadArgument."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import inf
 from time import monotonic
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID, uuid4
 
 from sokka_pg import calls
@@ -34,14 +34,13 @@ from sokka_pg.model import (
     TaskSummary,
 )
 from sokka_pg.payload import Encoded
-from sokka_pg.runner import Stores
 from sokka_pg.store import PgTaskStore
-from sokka_pg.store_async import AsyncPgTaskStore
 from sokka_pg.workload.calling import StreamBounds, Work
 from sokka_pg.workload.home import Home
 from sokka_pg.workload.local import LocalRuns
 from sokka_pg.workload.progress import ProgressLines
 from sokka_pg.workload.settings import Settings
+from sokka_pg.workload.stores import limited_stores
 from sokka_pg.workload.sweeping import Sweeper
 from sokka_pg.workload.watching import Wanted, Watcher
 from sokka_pg.workload.words import (
@@ -84,14 +83,10 @@ class Core:
 
     def __init__(self, settings: Settings, home: Home) -> None:
         self.settings, self.home = settings, home
-        limits = settings.limits
-        where = (settings.database_url, settings.schema)
-        more: dict[str, Any] = {
-            "options": settings.connections, "max_data_bytes": limits.payload_bytes
-        }
-        self.store = AsyncPgTaskStore(*where, **more)
-        self._stores = Stores(PgTaskStore(*where, **more), self.store)
-        self._source = async_source(*where, replace(settings.connections, max_size=1))
+        self.store, self._stores = limited_stores(settings)
+        self._source = async_source(
+            settings.database_url, settings.schema, replace(settings.connections, max_size=1)
+        )
         self._progress = ProgressLines(self._write_progress, settings.progress_every_s)
         self._waits: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
@@ -161,8 +156,15 @@ class Core:
                 await self._watcher.release()
             await self.store.close()
             await self._source.close()
-            await asyncio.to_thread(self._stores.sync.close)
+            await self._close_sync_store()
             self._settled.set()
+
+    async def _close_sync_store(self) -> None:
+        close = cast(PgTaskStore, self._stores.sync).close
+        try:
+            await asyncio.to_thread(close)
+        except RuntimeError:  # an interpreter that ends lends no more threads
+            close()
 
     # --- submitting -------------------------------------------------------
 
@@ -286,12 +288,11 @@ class Core:
         self, task_id: object, owner: object, token: object, metadata: Mapping[str, str]
     ) -> TaskCheckpoint:
         lease = proof(task_id, owner, token)
-        text = self.settings.limits.checkpoint(metadata)
+        text = self.settings.limits.checkpoint(dict(checked_metadata(metadata)))
         await self._progress.flush(lease)
         saved = await self.store.save_checkpoint(lease, checkpoint=text)
         return TaskCheckpoint(
-            lease.task_id, saved.seq, dict(checked_metadata(metadata)),
-            FencingToken(lease.token), saved.saved_at,
+            lease.task_id, saved.seq, dict(metadata), FencingToken(lease.token), saved.saved_at
         )
 
     async def complete(self, task_id: object, owner: object, token: object, result: Json) -> None:

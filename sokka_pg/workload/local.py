@@ -23,7 +23,7 @@ from uuid import UUID
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.errors import BadArgument, Busy, SokkaError
-from sokka_pg.model import Fail, LeasedTask, Outcome
+from sokka_pg.model import Fail, LeasedTask, Outcome, Retry
 from sokka_pg.registry import Mode, PayloadReader, Registry, TaskSpec
 from sokka_pg.runner import Stores
 from sokka_pg.worker import Worker, WorkerOptions
@@ -46,19 +46,18 @@ class Works(Registry):
 
     def __init__(self, handler: Callable[[Work], TaskSpec]) -> None:
         super().__init__()
-        self._by_id: dict[UUID, TaskSpec] = {}
-        self._by_kind: OrderedDict[str, TaskSpec] = OrderedDict()
+        self._by_id: dict[UUID, Work] = {}
+        self._by_kind: OrderedDict[str, Work] = OrderedDict()
         self._handler = handler
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def learn(self, work: Work, task_ids: Iterable[UUID], kind: str) -> None:
-        spec = self._handler(work)
-        self._by_id.update(dict.fromkeys(task_ids, spec))
+        self._by_id.update(dict.fromkeys(task_ids, work))
         if kind == UNNAMED:
             return
-        self._by_kind[kind] = spec
+        self._by_kind[kind] = work
         self._by_kind.move_to_end(kind)
         if len(self._by_kind) > MOST_KINDS:
             self._by_kind.popitem(last=False)
@@ -68,7 +67,10 @@ class Works(Registry):
             self._by_id.pop(task_id, None)
 
     def find(self, task: LeasedTask) -> TaskSpec | None:
-        return self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
+        work = self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
+        if work is None or (work.lost and task.task_id not in self._by_id):
+            return None
+        return self._handler(work)
 
 
 class LocalRuns:
@@ -256,5 +258,5 @@ def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], Any]) -> None:
         raise _gone() from None
 
 
-def _gone() -> Fail:
-    return Fail({"code": "loop_closed", "message": "the event loop that was to run it is closed"})
+def _gone() -> Retry:
+    return Retry({"code": "loop_closed", "message": "the event loop that was to run it is closed"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import Any
@@ -18,7 +19,7 @@ from sokka_pg.workload import (
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def run_until_told(url: str) -> None:

@@ -133,6 +133,45 @@ def test_results_may_be_bounded_further(faces: Callable[..., Face]) -> None:
     assert failed.value.code == "result_not_storable"
 
 
+def test_local_runs_keep_to_the_limits_too(faces: Callable[..., Face]) -> None:
+    limits = Limits(checkpoint_bytes=30, checkpoint_entries=1, progress_bytes=30)
+    scheduler = faces(limits=limits).scheduler
+
+    def refused(act: Callable[[], Any]) -> str:
+        with pytest.raises(BadArgument) as found:
+            act()
+        return found.value.message
+
+    def asks_too_much(ctx: Any) -> list[str]:
+        ctx.checkpoint({"at": "1"})
+        ctx.progress({"percent": 1})
+        return [
+            refused(lambda: ctx.checkpoint({"a": "1", "b": "2"})),
+            refused(lambda: ctx.checkpoint({"a": "x" * 40})),
+        ]
+
+    async def asks_too_much_async(ctx: Any) -> str:
+        with pytest.raises(BadArgument) as found:
+            await ctx.progress({"message": "x" * 40})
+        return found.value.message
+
+    assert scheduler.submit_async(TaskSubmission(), asks_too_much).result(20) == [
+        "metadata: must have at most 1 entries", "metadata: is larger than 30 bytes of JSON"
+    ]
+    assert scheduler.submit_async(TaskSubmission(), asks_too_much_async).result(20) == (
+        "progress: is larger than 30 bytes of JSON"
+    )
+
+
+def test_a_lambda_may_give_something_to_await(face: Face) -> None:
+    async def answer(number: int) -> int:
+        await asyncio.sleep(0)
+        return number + 1
+
+    found = face(lambda s: s.fan_out(FanOutRequest([1, 2]), lambda number: answer(number)))
+    assert found.values() == [2, 3]
+
+
 def test_one_way_returns_when_it_is_accepted(face: Face, candidates: Candidates) -> None:
     gate = candidates.gate("x")
     ref = face(

@@ -133,3 +133,32 @@ def test_several_wait_for_one_task(face: Face) -> None:
         waits = [pool.submit(face, lambda s: handle.result(20)) for _ in range(5)]
         face(lambda s: s.complete(lease.task_id, lease.owner, lease.token, 3))
         assert [wait.result(20) for wait in waits] == [3] * 5
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_news_come_long_before_the_poll(
+    faces: Callable[..., Face], conn: psycopg.Connection, kind: str
+) -> None:
+    face = faces(kind, poll=3600, progress_every=0)
+    handle = face(lambda s: s.open_stream(TaskSubmission()))
+    lease = face(lambda s: s.acquire_lease(handle.task_id, "ann", 600))
+    proof = (lease.task_id, lease.owner, lease.token)
+
+    def marked(stamp: list[Any]) -> bool:
+        found = conn.execute("select max(watched_until) from sokka.watched_tasks").fetchone()
+        assert found is not None
+        if found[0] is None or found[0] == stamp[0]:
+            return False
+        stamp[0] = found[0]
+        return True
+
+    stamp: list[Any] = [None]
+    with ThreadPoolExecutor(3) as pool:
+        result = pool.submit(face, lambda s: s.attach(handle.task_id).result(60))
+        until(lambda: marked(stamp))
+        item = pool.submit(face, lambda s: handle.next(60))
+        until(lambda: marked(stamp))
+        face(lambda s: s.append_stream(*proof, ["item"]))
+        assert item.result(20) == "item"
+        face(lambda s: s.complete(*proof, "done"))
+        assert result.result(20) == "done"
