@@ -171,6 +171,36 @@ def test_a_deadline_that_passes_while_somebody_holds_the_join_is_not_forgotten(
     assert join(queue, join_id).outcome == "deadline"
 
 
+def test_a_join_that_somebody_holds_does_not_hold_up_the_others(
+    queue: Queue, opened: Session, other: Session
+) -> None:
+    """However much has piled up for it meanwhile."""
+    held, free = fan_out(queue, 1_200), fan_out(queue, 1)
+    opened.rows("select from sokka.joins where task_id = %s for update", (held,))
+    leases = queue.call("reserve_tasks", topics=["c"], pid="w1", max_tasks=1_200)
+    queue.call(
+        "terminate_tasks", pid="w1", task_ids=[row.task_id for row in leases],
+        tokens=[row.token for row in leases],
+    )  # fmt: skip
+    assert inbox(queue) == 1_200
+    queue.execute("delete from sokka.tasks where task_id = %s", children(queue, free)[0])
+    for _ in range(3):
+        accepted(other.begin("sweep"))
+    assert queue.row(free).status == "terminated"
+    opened.commit()
+    sweep_all(queue)
+    assert queue.row(held).result["succeeded"] == 1_200
+
+
+def test_a_small_sweep_gets_through_a_full_inbox(queue: Queue) -> None:
+    joins = [fan_out(queue, 3) for _ in range(6)]
+    queue.execute("delete from sokka.tasks where candidate is not null")
+    for _ in range(18):
+        assert queue.one("sweep", max_tasks=1).next_due_at is not None or inbox(queue) == 0
+    assert {queue.row(join_id).status for join_id in joins} == {"terminated"}
+    assert inbox(queue) == 0
+
+
 @pytest.mark.parametrize("strength", ["key share", "update"])
 @pytest.mark.parametrize(("policy", "end", "outcome"), [
     ("settled", "S", "satisfied"), ("all", "F", "unmet"), ("any", "S", "satisfied"),
@@ -561,6 +591,29 @@ def test_a_batch_passes_by_a_child_whose_parent_falls_asleep(
     opened.commit()
     assert accepted(other.begin("terminate_tasks", **batch)).verdict == "ok"
     assert queue.row(parent.task_id).status == "starting"
+
+
+def test_two_batches_that_end_each_others_children_and_wait_for_them_never_deadlock(
+    queue: Queue, two_open: list[Session]
+) -> None:
+    """A batch waits for no row: not for that of the child either."""
+    parents = [queue.leased("p") for _ in range(2)]
+    kids = [lease(queue, child_of(queue, parent)) for parent in parents]
+    for one, held in zip(two_open, kids, strict=True):
+        one.call("terminate_tasks", pid="w1", task_ids=[held.task_id], tokens=[held.token])
+    calls = [
+        one.begin(
+            "settle_tasks", pid="w1", task_ids=[parent.task_id], tokens=[parent.token],
+            verbs=["wait"], args=[Jsonb(str(child.task_id))],
+        )
+        for one, parent, child in zip(two_open, reversed(parents), reversed(kids), strict=True)
+    ]  # fmt: skip
+    assert [accepted(call).verdict for call in calls] == ["55P03"] * 2
+    for one in two_open:
+        one.commit()
+    for parent, child in zip(parents, kids, strict=True):
+        found = queue.verb("wait_for_task", parent, waits_for=child.task_id)
+        assert found.status == "starting"
 
 
 def test_a_fan_out_that_fires_while_its_parent_falls_asleep_wakes_it(

@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.sql import states
-from tests.sql.calling import Queue
+from tests.sql.calling import Clock, Queue
 from tests.sql.joining import children, fail, fan_out, lease, proof, succeed
 from tests.sql.states import ERROR
 
@@ -88,6 +88,20 @@ def test_results_are_there_after_the_join_has_ended(fresh: Queue) -> None:
     assert fresh.row(join_id).status == "terminated"
     found = fresh.call("join_results", task_id=join_id)
     assert [row.result for row in found] == [1, {"b": [2]}]
+
+
+def test_a_join_is_remembered_as_long_as_its_task(fresh: Queue, clock: Clock) -> None:
+    gone, kept = fan_out(fresh, 1), fan_out(fresh, 1)
+    succeed(fresh, *children(fresh, gone))
+    clock.advance("60 days")
+    fresh.one("sweep")
+    while fresh.call("apply_retention"):
+        pass
+    assert fresh.call("get_join", task_id=gone) == []
+    assert fresh.refused("join_results", task_id=gone).sqlstate == "SK001"
+    assert fresh.one("get_join", task_id=kept).state == "open"
+    succeed(fresh, *children(fresh, kept))
+    assert fresh.row(kept).status == "terminated"
 
 
 @pytest.mark.parametrize("state", [states.starting, states.running, states.terminated])
