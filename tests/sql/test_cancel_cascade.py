@@ -181,8 +181,9 @@ def test_a_thousand_go_at_once_and_the_sweep_has_the_rest(fresh: Queue, kind: st
     fresh.one("cancel_task", task_id=top)
     left = [live(fresh)]
     while left[-1]:
-        assert fresh.one("sweep").next_due_at is not None
+        report = fresh.one("sweep")
         left.append(live(fresh))
+        assert report.next_due_at is not None or left[-1] == 0
         assert len(left) < 20
     assert left[0] >= 2_500
     assert all(0 < before - after <= 1_000 for before, after in pairwise(left))

@@ -75,8 +75,7 @@ begin
     if p_join.state = 'open' then
         p_join.succeeded := p_join.succeeded + v_news.succeeded;
         p_join.failed := p_join.failed + v_news.done - v_news.succeeded;
-        p_join.in_flight := p_join.in_flight
-            - (select count(*) from unnest(v_news.candidates) c where c <= p_join.released);
+        p_join.in_flight := p_join.in_flight - v_news.let_go;
     else
         p_join.late := p_join.late + v_news.answered;
     end if;
@@ -112,13 +111,26 @@ language sql as $$
      where j.task_id = p_join.task_id
 $$;
 
--- look_after_orphans: news of a task that is no join: it was cancelled, and so is what
--- is live below it. A join that another session holds is no orphanage: leave its inbox.
+-- look_after_orphans: news of a task that is no join. It was cancelled, and so is what is
+-- live below it; or it still sleeps for a child that has ended. A join that another
+-- session holds is no such task, and a sleeper that is held stays in the inbox.
 create function sokka.look_after_orphans(p_id uuid) returns void
 language plpgsql as $$
+declare
+    v_waits_for uuid;
 begin
     if exists (select from sokka.joins j where j.task_id = p_id) then
         return;
+    end if;
+    select t.waits_for into v_waits_for from sokka.tasks t
+     where t.task_id = p_id and t.status = 'snoozed';
+    if v_waits_for is not null and not exists (select from sokka.tasks c where c.task_id = v_waits_for) then
+        perform from sokka.tasks t
+          where t.task_id = p_id and t.waits_for = v_waits_for for update skip locked;
+        if not found then
+            return;
+        end if;
+        perform sokka.let_go(array[p_id], sokka.clock());
     end if;
     delete from sokka.join_inbox i where i.join_id = p_id;
     if found and exists (select from sokka.finished_tasks f
@@ -132,7 +144,7 @@ $$;
 -- read_inbox: take what lies there for a join; how its children ended is looked up by
 -- their keys. answered: those that ended by their own word, not by a cancellation.
 create function sokka.read_inbox(
-    p_id uuid, p_from bigint, out last_pos bigint, out candidates integer[], out done integer,
+    p_id uuid, p_from bigint, out last_pos bigint, out done integer, out let_go integer,
     out succeeded integer, out answered integer, out first_succeeded boolean
 )
 language plpgsql
@@ -143,9 +155,9 @@ as $$
 begin
     with news as (
         delete from sokka.join_inbox i where i.join_id = p_id and i.pos > p_from
-        returning i.pos, i.task_id, i.candidate
+        returning i.pos, i.task_id, i.candidate, i.held
     ), ends as (
-        select n.pos, n.candidate, coalesce(f.status = 'terminated', false) as ok,
+        select n.pos, n.candidate, n.held, coalesce(f.status = 'terminated', false) as ok,
                f.finished_at, coalesce(f.code <> 'cancelled', false) as by_itself
           from news n
           left join lateral (
@@ -153,11 +165,11 @@ begin
               from sokka.finished_tasks f where f.task_id = n.task_id limit 1) f
             on n.candidate is not null
     )
-    select max(e.pos), array_agg(e.candidate) filter (where e.candidate is not null),
-           count(e.candidate), count(e.candidate) filter (where e.ok),
+    select max(e.pos), count(e.candidate), count(e.candidate) filter (where not e.held),
+           count(e.candidate) filter (where e.ok),
            count(e.candidate) filter (where e.by_itself),
            (array_agg(e.ok order by e.finished_at, e.candidate) filter (where e.candidate is not null))[1]
-      into last_pos, candidates, done, succeeded, answered, first_succeeded
+      into last_pos, done, let_go, succeeded, answered, first_succeeded
       from ends e;
 end
 $$;
@@ -287,8 +299,26 @@ begin
 end
 $$;
 
+-- unread_joins: up to p_max joins with something in their inbox, after p_after in order
+-- of ids. One probe of the index for each, however much lies there.
+create function sokka.unread_joins(p_after uuid, p_max integer) returns setof uuid
+language sql stable as $$
+    with recursive found as (
+        (select i.join_id from sokka.join_inbox i
+          where i.join_id > p_after order by i.join_id limit 1)
+        union all
+        (select n.join_id from found f
+          cross join lateral (
+            select i.join_id from sokka.join_inbox i
+             where i.join_id > f.join_id order by i.join_id limit 1) n)
+    )
+    select f.join_id from found f limit p_max
+$$;
+
 -- advance_joins_due: the sweep's part: joins with something in their inbox that nobody
 -- has taken yet, and those whose deadline has passed. When the next one is worth a look.
+-- Nothing was written since the last look of this session, and nothing was left: then
+-- the inbox is not read, save every second for what was committed late.
 create function sokka.advance_joins_due(p_max integer, out next_look timestamptz)
 language plpgsql
 set enable_seqscan = off
@@ -299,31 +329,36 @@ declare
     v_hint constant jsonb := sokka.scan_hint('joins');
     v_started constant timestamptz := sokka.clock();
     v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
-    v_from bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
-    v_last bigint;
-    v_ids uuid[];
+    v_written constant bigint := (select s.last_value from sokka.join_inbox_pos_seq s);
+    -- Where the last look stopped, if it stopped before the end.
+    v_after uuid := (v_hint ->> 'after')::uuid;
+    v_left boolean := coalesce((v_hint ->> 'left')::boolean, false);
+    v_ids uuid[] := '{}';
     v_id uuid;
 begin
-    select array_agg(distinct i.join_id), max(i.pos) into v_ids, v_last
-      from (select b.join_id, b.pos from sokka.join_inbox b
-             where b.pos > v_from order by b.pos limit p_max) i;
-    v_ids := v_ids || array(
-        select j.task_id from sokka.joins j
-         where j.state = 'open' and j.deadline_at is not null and j.deadline_at <= v_started
-         order by j.deadline_at limit p_max);
-    for v_id in select distinct u.id from unnest(v_ids) u (id) order by 1 loop
+    if v_full or v_left or v_written is distinct from (v_hint ->> 'written')::bigint then
+        v_ids := array(select u from sokka.unread_joins(
+            coalesce(v_after, '00000000-0000-0000-0000-000000000000'), p_max) u);
+        -- Round and round, so that many that are held do not hold up the others.
+        v_after := case when cardinality(v_ids) = p_max then v_ids[p_max] end;
+    end if;
+    for v_id in
+        select u.id from unnest(v_ids || array(
+            select j.task_id from sokka.joins j
+             where j.state = 'open' and j.deadline_at is not null and j.deadline_at <= v_started
+             order by j.deadline_at limit p_max)) u (id) group by u.id loop
         perform sokka.advance_join(v_id, 0);
     end loop;
-    select greatest(min(j.deadline_at), v_started + interval '100 milliseconds') into next_look
+    select case when min(j.deadline_at) is not null
+                then greatest(min(j.deadline_at), v_started + interval '100 milliseconds') end
+      into next_look
       from sokka.joins j where j.state = 'open' and j.deadline_at is not null;
-    -- What is left belongs to a join that somebody holds, or came since: look again soon.
-    if exists (select from sokka.join_inbox b where b.pos > v_from) then
-        next_look := v_started + interval '100 milliseconds';
-    end if;
-    if not exists (select from sokka.join_inbox b where b.pos > v_from and b.pos <= v_last) then
-        v_from := coalesce(v_last, v_from);
+    v_left := v_after is not null
+        or cardinality(v_ids) > 0 and exists (select from sokka.join_inbox i where i.join_id = any (v_ids));
+    if v_left then
+        next_look := least(next_look, v_started + interval '100 milliseconds');
     end if;
     perform sokka.note_scan('joins', v_hint, v_full, v_started,
-        jsonb_build_object('from', v_from));
+        jsonb_build_object('written', v_written, 'left', v_left, 'after', v_after));
 end
 $$;

@@ -6,8 +6,9 @@ create function sokka.note_departure() returns trigger
 language plpgsql as $$
 begin
     if old.candidate is not null then
-        insert into sokka.join_inbox (join_id, task_id, candidate)
-        values (old.parent_task_id, old.task_id, old.candidate);
+        insert into sokka.join_inbox (join_id, task_id, candidate, held)
+        values (old.parent_task_id, old.task_id, old.candidate,
+            old.status = 'snoozed' and old.run_at = sokka.until_told());
     end if;
     if old.is_join then
         insert into sokka.join_inbox (join_id, task_id) values (old.task_id, old.task_id);
@@ -57,23 +58,30 @@ begin
 end
 $$;
 
--- wake_waiting: parents that sleep for one of these children. One whose row is held is
--- passed by: that is wait_for_task, which looks at the child after this end.
+-- wake_waiting: parents that sleep for one of these children. Whose row somebody holds at
+-- this moment gets a note in the inbox, unless that is wait_for_task: it is not asleep
+-- yet, and looks at the child when this end is through.
 create function sokka.wake_waiting(p_parents uuid[], p_children uuid[], p_now timestamptz) returns void
 language plpgsql
 set enable_seqscan = off
 as $$
 declare
-    v_sleeping uuid[];
+    v_woken uuid[];
 begin
-    select array_agg(l.task_id) into v_sleeping
+    select array_agg(l.task_id) into v_woken
       from (select u.* from unnest(p_parents, p_children) u (parent, child) order by u.parent) m
      cross join lateral (
         select t.task_id from sokka.tasks t
          where t.task_id = m.parent and t.waits_for = m.child and t.status = 'snoozed'
            for update skip locked) l;
-    if v_sleeping is not null then
-        perform sokka.let_go(v_sleeping, p_now);
+    if v_woken is not null then
+        perform sokka.let_go(v_woken, p_now);
     end if;
+    insert into sokka.join_inbox (join_id, task_id)
+    select t.task_id, m.child
+      from unnest(p_parents, p_children) m (parent, child)
+     cross join lateral (
+        select t.task_id from sokka.tasks t
+         where t.task_id = m.parent and t.waits_for = m.child and t.status = 'snoozed') t;
 end
 $$;
