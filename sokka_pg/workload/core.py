@@ -37,7 +37,7 @@ from sokka_pg.payload import Encoded
 from sokka_pg.store import PgTaskStore
 from sokka_pg.workload.calling import StreamBounds, Work
 from sokka_pg.workload.home import Home
-from sokka_pg.workload.local import LocalRuns
+from sokka_pg.workload.local import Accepted, LocalRuns
 from sokka_pg.workload.progress import ProgressLines
 from sokka_pg.workload.settings import Settings
 from sokka_pg.workload.stores import limited_stores
@@ -139,7 +139,7 @@ class Core:
     async def close(self, grace: Duration = 0) -> None:
         """Refuse new calls, stop local runs and give their leases back. Idempotent:
         a second call waits for the first."""
-        grace_s = max(0.0, to_timedelta(grace, "grace").total_seconds())
+        grace_s = to_timedelta(grace, "grace").total_seconds()
         if self.closed:
             await self._settled.wait()
             return
@@ -176,19 +176,12 @@ class Core:
         """Like ``submit``, for a task that is run here."""
         task_id = UUID(str(submission.task_id)) if submission.task_id else uuid4()
         submission = replace(submission, task_id=task_id)
-        self.local.add(work, [task_id], submission.kind)
-        try:
-            found, created = await self._create(
-                submission, self.settings.local_topic, await self.local_options()
-            )
-        except BaseException:
-            self.local.forget([task_id])
-            raise
-        if found != task_id:
-            # its unique key stood for an earlier one
-            self.local.forget([task_id])
-        else:
-            self.forget_at_end([task_id], task_id)
+        defaults = await self.local_options()
+        with self.local.accepting(work, [task_id], submission.kind) as accepted:
+            found, created = await self._create(submission, self.settings.local_topic, defaults)
+            # else its unique key stood for an earlier one
+            accepted.ids = [task_id] if found == task_id else []
+        self.forget_at_end(accepted, task_id)
         return found, created
 
     async def local_options(self) -> dict[str, Any]:
@@ -208,19 +201,20 @@ class Core:
         )
         return created.task_id, created.created
 
-    def forget_at_end(self, task_ids: list[UUID], of: UUID) -> None:
-        """Forget local works when the task ``of`` is final."""
-        task = asyncio.get_running_loop().create_task(self._forget_at_end(task_ids, of))
-        self._waits.add(task)
-        task.add_done_callback(self._waits.discard)
+    def forget_at_end(self, accepted: Accepted, of: UUID) -> None:
+        """Forget what was accepted when the task ``of`` is final."""
+        if accepted.ids:
+            task = asyncio.get_running_loop().create_task(self._forget_at_end(accepted, of))
+            self._waits.add(task)
+            task.add_done_callback(self._waits.discard)
 
-    async def _forget_at_end(self, task_ids: list[UUID], of: UUID) -> None:
+    async def _forget_at_end(self, accepted: Accepted, of: UUID) -> None:
         try:
             await self.watched(of, _final)
         except SokkaError as error:
             log.warning("local tasks are kept in mind no longer: %s", error)
         finally:
-            self.local.forget(task_ids)
+            self.local.forget(accepted)
 
     async def _now(self) -> datetime:
         """The database's time, asked for once and counted on from there."""

@@ -68,13 +68,9 @@ async def _start_local(core: Core, request: Request, work: Work, join_id: UUID) 
     ]
     # a reducer is a worker's: it must not wait in a topic that only this process serves
     options = gather.join_options(request, topic if request.then is None else TOPIC)
-    core.local.add(work, ids, request.kind or UNNAMED)
-    try:
+    with core.local.accepting(work, ids, request.kind or UNNAMED) as accepted:
         await core.store.fan_out(specs, **options | {"task_id": join_id})
-    except BaseException:
-        core.local.forget(ids)
-        raise
-    core.forget_at_end(ids, join_id)
+    core.forget_at_end(accepted, join_id)
     return join_id
 
 

@@ -13,8 +13,9 @@ import inspect
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -41,6 +42,14 @@ FORGET_AFTER_S = 5.0
 """A task that is final may still be on its way through the worker."""
 
 
+@dataclass(slots=True)
+class Accepted:
+    """Tasks that are run by a work. ``ids``: those that are to be."""
+
+    work: Work
+    ids: list[UUID]
+
+
 class Works(Registry):
     """What to call for which task."""
 
@@ -53,8 +62,13 @@ class Works(Registry):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def learn(self, work: Work, task_ids: Iterable[UUID], kind: str) -> None:
-        self._by_id.update(dict.fromkeys(task_ids, work))
+    def unknown(self, task_ids: Iterable[UUID]) -> list[UUID]:
+        return [task_id for task_id in task_ids if task_id not in self._by_id]
+
+    def learn(self, accepted: Accepted) -> None:
+        self._by_id.update(dict.fromkeys(accepted.ids, accepted.work))
+
+    def learn_kind(self, work: Work, kind: str) -> None:
         if kind == UNNAMED:
             return
         self._by_kind[kind] = work
@@ -62,9 +76,10 @@ class Works(Registry):
         if len(self._by_kind) > MOST_KINDS:
             self._by_kind.popitem(last=False)
 
-    def forget(self, task_ids: Iterable[UUID]) -> None:
-        for task_id in task_ids:
-            self._by_id.pop(task_id, None)
+    def forget(self, accepted: Accepted) -> None:
+        for task_id in accepted.ids:
+            if self._by_id.get(task_id) is accepted.work:
+                del self._by_id[task_id]
 
     def find(self, task: LeasedTask) -> TaskSpec | None:
         work = self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
@@ -85,18 +100,32 @@ class LocalRuns:
         self._serving: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    def add(self, work: Work, task_ids: list[UUID], kind: str = UNNAMED) -> None:
-        """Have these tasks run by this work. Raises Busy beyond the limit."""
+    @contextmanager
+    def accepting(self, work: Work, ids: list[UUID], kind: str = UNNAMED) -> Iterator[Accepted]:
+        """Create these tasks in the block: they may run before it ends. Ids that are
+        known keep what they have unless the block succeeds. Raises Busy beyond the limit.
+        """
+        new = Accepted(work, self.works.unknown(ids))
         most = self._settings.limits.local_tasks
-        if len(self.works) + len(task_ids) > most:
+        if len(self.works) + len(new.ids) > most:
             raise Busy(f"{most} local tasks are unfinished; try again when some have ended")
-        self.works.learn(work, task_ids, kind)
+        self.works.learn(new)
+        self.works.learn_kind(work, kind)
         if self._serving is None:
             self._serving = self._loop.create_task(self._serve())
+        accepted = Accepted(work, ids)
+        try:
+            yield accepted
+        except BaseException:
+            self.forget(new)
+            raise
+        self.works.learn(accepted)
+        self.forget(Accepted(work, [each for each in new.ids if each not in accepted.ids]))
 
-    def forget(self, task_ids: list[UUID]) -> None:
-        """These are final."""
-        self._loop.call_later(FORGET_AFTER_S, self.works.forget, task_ids)
+    def forget(self, accepted: Accepted) -> None:
+        """These are final, or never were."""
+        if accepted.ids:
+            self._loop.call_later(FORGET_AFTER_S, self.works.forget, accepted)
 
     async def close(self, grace_s: float) -> None:
         """Let runs end within the grace period, then tell them to stop; what has not

@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
 from sokka_pg.connections import ConnectionOptions
-from sokka_pg.durations import Duration
+from sokka_pg.durations import Duration, delay
 from sokka_pg.errors import UsageError
 from sokka_pg.events import Observer
 from sokka_pg.workload.core import Core, Verb
@@ -118,6 +118,7 @@ class Shell:
 
     def _begin_end(self, grace: Duration) -> Future[None]:
         """Begin to close; everybody who closes waits for the same end."""
+        delay(grace, "grace")
         with self._lock:
             self._closed = True
             core = self._core

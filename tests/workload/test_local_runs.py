@@ -193,6 +193,21 @@ def test_an_id_is_taken_once_and_a_key_stands_for_the_first(face: Face) -> None:
     assert again.task_id == first.task_id
 
 
+def test_a_refused_repetition_takes_nothing_over(
+    faces: Callable[..., Face], candidates: Candidates
+) -> None:
+    face = faces(local_slots=1)
+    task_id = "0190a0a0-0000-7000-8000-000000000001"
+    gate = candidates.gate("x")
+    first = run(face, lambda ctx: gate.wait(20))
+    waiting = run(face, lambda ctx: "mine", task_id=task_id)
+    with pytest.raises(TaskAlreadyExists):
+        run(face, lambda ctx: "another's", task_id=task_id)
+    gate.set()
+    assert result(face, first) is True
+    assert result(face, waiting) == "mine"
+
+
 def test_no_more_run_at_once_than_there_are_slots(
     faces: Callable[..., Face], candidates: Candidates
 ) -> None:
@@ -389,6 +404,12 @@ def test_several_may_close_at_once(faces: Callable[..., Face]) -> None:
     scheduler.submit_async(TaskSubmission(), lambda ctx: 1).result(20)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: scheduler.close(), range(4)))
+
+
+def test_a_grace_period_that_is_none_closes_nothing(face: Face) -> None:
+    with pytest.raises(BadArgument, match="grace: must be 0 to 10 years"):
+        face(lambda s: s.close(grace=-1))
+    face(lambda s: s.list_tasks())
 
 
 def test_closing_an_unused_scheduler_connects_to_nothing() -> None:

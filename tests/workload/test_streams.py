@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from sokka_pg import SyncTaskContext
 from sokka_pg.errors import BadArgument, LeaseLost, NoTaskFound, TaskCancelled, TaskFailed
-from sokka_pg.workload import TaskSubmission
+from sokka_pg.workload import AsyncWorkloadScheduler, TaskSubmission
 from tests.faults.waiting import until
 from tests.workload.faces import TOPIC, Crew, Face
 
@@ -234,6 +237,23 @@ def test_a_caller_may_stop_waiting_for_an_item(face: Face) -> None:
     lease = face(lambda s: s.acquire_lease(handle.task_id, "ann", 60))
     face(lambda s: s.append_stream(lease.task_id, lease.owner, lease.token, ["late"]))
     assert face(lambda s: handle.next(20)) == "late"
+
+
+async def test_a_reader_that_is_cancelled_misses_nothing(db: str) -> None:
+    async def count(context: Any) -> Any:
+        for number in range(100):
+            yield number
+
+    found: list[int] = []
+    async with AsyncWorkloadScheduler(db) as scheduler:
+        handle = await scheduler.stream(TaskSubmission(), count, max_items=3)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    # about as long as it takes, so that some are cut off at the last moment
+                    patience_s = random.uniform(0.001, 0.03)
+                    found.append(await asyncio.wait_for(handle.next(), patience_s))
+    assert found == list(range(100))
 
 
 def test_an_unknown_stream_is_an_error(face: Face) -> None:
