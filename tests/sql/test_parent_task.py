@@ -38,13 +38,13 @@ def test_a_task_stands_below_any_live_one(
     fresh: Queue, function: str, state: states.State
 ) -> None:
     parent = state(fresh).task_id
-    before = fresh.image(parent)
+    before = fresh.row(parent)
     child = create(fresh, function, parent)
     row = fresh.row(child)
     assert (row.parent_task_id, row.candidate, row.depth) == (parent, None, 1)
     # No more than the word of its creator: neither its group nor its end.
     assert row.task_group_id == child
-    assert fresh.image(parent) == before
+    assert fresh.row(parent) == before
     (created,) = fresh.history(child)
     assert created.detail["parent_task_id"] == str(parent)
 
