@@ -12,7 +12,12 @@ import pytest
 
 from sokka_pg.connections import ConnectionOptions
 from sokka_pg.store import PgTaskStore
-from sokka_pg.workload import AsyncWorkloadScheduler, TaskSubmission, WorkloadScheduler
+from sokka_pg.workload import (
+    AsyncWorkloadScheduler,
+    TaskSubmission,
+    WorkloadScheduler,
+    watching,
+)
 from tests.faults.waiting import until, until_async
 from tests.workload.faces import Face
 
@@ -162,3 +167,39 @@ def test_news_come_long_before_the_poll(
         assert item.result(20) == "item"
         face(lambda s: s.complete(*proof, "done"))
         assert result.result(20) == "done"
+
+
+async def test_marks_are_renewed_while_somebody_waits(
+    db: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "REMARK_S", 0.1)
+    async with AsyncWorkloadScheduler(db, poll=3600) as scheduler:
+        handle = await scheduler.submit(TaskSubmission())
+        waiting = asyncio.create_task(handle.result())
+
+        def until_when() -> Any:
+            found = conn.execute("select max(watched_until) from sokka.watched_tasks").fetchone()
+            assert found is not None
+            return found[0]
+
+        first = await until_async(until_when)
+        await until_async(lambda: until_when() > first)
+        looks = scheduler._core._watcher.looks  # type: ignore[union-attr]
+        await until_async(lambda: until_when() > first)
+        lease = await scheduler.acquire_lease(handle.task_id, "ann")
+        await scheduler.complete(handle.task_id, "ann", lease.token, 1)
+        assert await waiting == 1
+        assert looks < 1000
+
+
+async def test_without_a_listener_nothing_spins(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "REMARK_S", 0.05)
+    options = ConnectionOptions(pooler=True)
+    async with AsyncWorkloadScheduler(db, poll=0.1, connections=options) as scheduler:
+        handle = await scheduler.submit(TaskSubmission())
+        with pytest.raises(TimeoutError):
+            await handle.result(1.0)
+        # ten polls, and a few more where a look is owed
+        assert scheduler._core._watcher.looks < 30  # type: ignore[union-attr]
