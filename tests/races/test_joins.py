@@ -705,3 +705,48 @@ def test_a_cancel_under_an_old_snapshot_is_counted_by_the_sweep_exactly_once(
     sweep_all(queue)
     assert queue.row(join_id).result["failed"] == 1
     assert fired(queue, join_id) == 1
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_cancel_under_an_old_snapshot_wakes_a_parent_that_fell_asleep_since(
+    queue: Queue, opened: Session, isolation: str
+) -> None:
+    parent = queue.leased("p")
+    child = child_of(queue, parent)
+    opened.execute(f"set transaction isolation level {isolation}")
+    opened.rows("select from sokka.all_tasks")
+    queue.verb("wait_for_task", parent, waits_for=child)
+    opened.call("cancel_task", task_id=child)
+    opened.commit()
+    sweep_all(queue)
+    assert queue.row(parent.task_id).status == "starting"
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_cancel_under_an_old_snapshot_takes_along_children_made_since(
+    queue: Queue, opened: Session, isolation: str
+) -> None:
+    parent = queue.create("p")
+    opened.execute(f"set transaction isolation level {isolation}")
+    opened.rows("select from sokka.all_tasks")
+    child = queue.create("c", parent_task_id=parent)
+    opened.call("cancel_task", task_id=parent)
+    opened.commit()
+    sweep_all(queue)
+    assert queue.row(child).error["code"] == "cancelled"
+
+
+def test_a_reducer_whose_row_is_held_when_its_child_ends_is_woken_too(
+    queue: Queue, opened: Session, other: Session
+) -> None:
+    """Its note lies in the inbox of its own join."""
+    join_id = fan_out(queue, 1, kind="sum")
+    succeed(queue, *children(queue, join_id))
+    reducer = lease(queue, join_id)
+    held = lease(queue, child_of(queue, reducer))
+    queue.verb("wait_for_task", reducer, waits_for=held.task_id)
+    opened.rows("select from sokka.tasks where task_id = %s for update", (join_id,))
+    accepted(other.begin_verb("terminate_task", held))
+    opened.rollback()
+    sweep_all(queue)
+    assert queue.row(join_id).status == "starting"

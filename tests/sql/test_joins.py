@@ -701,6 +701,44 @@ def test_a_reducer_does_not_wait_for_a_single_candidate(fresh: Queue) -> None:
     assert fresh.image(join_id) == before
 
 
+@pytest.mark.parametrize("how", ["a late answer", "the sweep"])
+def test_late_answers_leave_alone_what_the_reducer_has_begun(fresh: Queue, how: str) -> None:
+    """It is below the same task as the candidates are."""
+    join_id = fan_out(fresh, 4, policy="first_success", kind="sum")
+    one, *late = children(fresh, join_id)
+    slow = [lease(fresh, child) for child in late]
+    succeed(fresh, one)
+    reducer = lease(fresh, join_id)
+    inner = fan_out(fresh, 1, topic="d", **proof(reducer))
+    plain = fresh.create("d", parent_task_id=join_id)
+    fresh.verb("wait_for_task", reducer, waits_for=inner)
+    if how == "the sweep":
+        fresh.execute("delete from sokka.tasks where task_id = %s", slow[0].task_id)
+        sweep_all(fresh)
+    else:
+        fresh.verb("terminate_task", slow[0])
+    assert [fresh.row(task_id).status for task_id in (join_id, inner, plain)] == [
+        "snoozed", "snoozed", "starting",
+    ]  # fmt: skip
+    for held in slow[1:]:
+        fresh.verb("terminate_task", held)
+    assert join(fresh, join_id).state == "closed"
+    succeed(fresh, *children(fresh, inner))
+    assert fresh.row(join_id).status == "starting"
+
+
+def test_a_cancelled_reducer_takes_along_what_it_has_begun(fresh: Queue) -> None:
+    join_id = fan_out(fresh, 1, kind="sum")
+    succeed(fresh, *children(fresh, join_id))
+    reducer = lease(fresh, join_id)
+    inner = fan_out(fresh, 2, **proof(reducer))
+    fresh.verb("wait_for_task", reducer, waits_for=inner)
+    fresh.one("cancel_task", task_id=join_id)
+    sweep_all(fresh)
+    for task_id in (join_id, inner, *children(fresh, inner)):
+        assert fresh.row(task_id).error["code"] == "cancelled"
+
+
 # Below one another
 
 
