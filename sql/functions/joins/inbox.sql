@@ -20,8 +20,15 @@ create trigger tasks_departed after delete on sokka.tasks
     for each row when (old.candidate is not null or old.is_join)
     execute function sokka.note_departure();
 
+-- old_snapshot: whether this transaction does not see what others commit meanwhile.
+create function sokka.old_snapshot() returns boolean
+language sql stable as $$
+    select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+$$;
+
 -- leave_orphans: of cancelled tasks, those that have children, which are to be cancelled
--- too. Noted in the inbox, so that the sweep goes on where this call stops.
+-- too. Noted in the inbox, so that the sweep goes on where this call stops. Under an old
+-- snapshot children made since cannot be seen: then all of them are noted.
 create function sokka.leave_orphans(p_task_ids uuid[]) returns uuid[]
 language plpgsql as $$
 declare
@@ -30,7 +37,8 @@ begin
     with parents as (
         insert into sokka.join_inbox (join_id, task_id)
         select u.id, u.id from unnest(p_task_ids) u (id)
-         where exists (select from sokka.tasks c where c.parent_task_id = u.id)
+         where sokka.old_snapshot()
+            or exists (select from sokka.tasks c where c.parent_task_id = u.id)
         returning join_id
     )
     select array_agg(p.join_id) into v_parents from parents p;
@@ -68,6 +76,12 @@ as $$
 declare
     v_woken uuid[];
 begin
+    if sokka.old_snapshot() then
+        -- One that fell asleep since cannot be seen: the sweep finds out.
+        insert into sokka.join_inbox (join_id, task_id)
+        select m.parent, m.child from unnest(p_parents, p_children) m (parent, child);
+        return;
+    end if;
     select array_agg(l.task_id) into v_woken
       from (select u.* from unnest(p_parents, p_children) u (parent, child) order by u.parent) m
      cross join lateral (

@@ -48,8 +48,10 @@ begin
     )
     select array_agg(case when k.is_join then k.task_id else k.parent_task_id end)
                filter (where k.is_join or k.candidate is not null),
-           array_agg(k.parent_task_id) filter (where k.candidate is null),
-           array_agg(k.task_id) filter (where k.candidate is null)
+           array_agg(k.parent_task_id)
+               filter (where k.candidate is null and k.parent_task_id is not null),
+           array_agg(k.task_id)
+               filter (where k.candidate is null and k.parent_task_id is not null)
       into v_joins, v_parents, v_children
       from kept k where k.is_join or k.parent_task_id is not null;
     if v_parents is not null then

@@ -15,7 +15,7 @@ declare
     v_id uuid;
 begin
     -- Under an old snapshot the counts of others cannot be seen: the sweep will do it.
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    if sokka.old_snapshot() then
         return;
     end if;
     for v_id in select distinct u.id from unnest(p_ids) u (id) where u.id is not null order by 1 loop
@@ -82,23 +82,37 @@ begin
 end
 $$;
 
--- cancel_the_rest: what a decided join still has; closed when all are final.
+-- cancel_the_rest: the candidates that a decided join still has; and whatever stands below
+-- one whose own task was cancelled, its reducer's tasks too. Closed when all candidates
+-- are final.
 create function sokka.cancel_the_rest(p_join sokka.joins, p_from bigint) returns void
 language plpgsql as $$
+declare
+    v_cancelled constant boolean := sokka.was_cancelled(p_join.task_id);
 begin
-    if p_join.state = 'decided' and p_join.done < p_join.total then
-        perform sokka.cancel_children(p_join.task_id, case p_join.outcome
-            when 'cancelled' then 'what it belonged to was cancelled'
-            when 'deadline' then 'the deadline of its join passed'
-            else 'its join was decided' end, 1000);
+    if v_cancelled or p_join.state = 'decided' and p_join.done < p_join.total then
+        perform sokka.cancel_children(p_join.task_id, case
+            when v_cancelled or p_join.outcome = 'cancelled' then 'what it belonged to was cancelled'
+            when p_join.outcome = 'deadline' then 'the deadline of its join passed'
+            else 'its join was decided' end, 1000, not v_cancelled);
         p_join := (sokka.take_news(p_join, p_from)).p_join;
-        perform sokka.note_the_rest(p_join.task_id);
+        perform sokka.note_the_rest(p_join.task_id, not v_cancelled);
     end if;
     if p_join.done >= p_join.total then
         p_join.state := 'closed';
     end if;
     perform sokka.write_join(p_join);
+    -- Its reducer may sleep for a child of its own.
+    if not sokka.wake_sleeper(p_join.task_id) then
+        insert into sokka.join_inbox (join_id, task_id) values (p_join.task_id, p_join.task_id);
+    end if;
 end
+$$;
+
+create function sokka.was_cancelled(p_task_id uuid) returns boolean
+language sql stable as $$
+    select exists (select from sokka.finished_tasks f
+                    where f.task_id = p_task_id and f.error ->> 'code' = 'cancelled')
 $$;
 
 create function sokka.write_join(p_join sokka.joins) returns void
@@ -111,32 +125,41 @@ language sql as $$
      where j.task_id = p_join.task_id
 $$;
 
--- look_after_orphans: news of a task that is no join. It was cancelled, and so is what is
--- live below it; or it still sleeps for a child that has ended. A join that another
--- session holds is no such task, and a sleeper that is held stays in the inbox.
-create function sokka.look_after_orphans(p_id uuid) returns void
+-- wake_sleeper: wake a task that still sleeps for a child which has ended. False if it has
+-- to be tried again: somebody holds its row.
+create function sokka.wake_sleeper(p_id uuid) returns boolean
 language plpgsql as $$
 declare
     v_waits_for uuid;
 begin
-    if exists (select from sokka.joins j where j.task_id = p_id) then
-        return;
-    end if;
     select t.waits_for into v_waits_for from sokka.tasks t
      where t.task_id = p_id and t.status = 'snoozed';
-    if v_waits_for is not null and not exists (select from sokka.tasks c where c.task_id = v_waits_for) then
-        perform from sokka.tasks t
-          where t.task_id = p_id and t.waits_for = v_waits_for for update skip locked;
-        if not found then
-            return;
-        end if;
-        perform sokka.let_go(array[p_id], sokka.clock());
+    if v_waits_for is null or exists (select from sokka.tasks c where c.task_id = v_waits_for) then
+        return true;
+    end if;
+    perform from sokka.tasks t
+      where t.task_id = p_id and t.waits_for = v_waits_for for update skip locked;
+    if not found then
+        return false;
+    end if;
+    perform sokka.let_go(array[p_id], sokka.clock());
+    return true;
+end
+$$;
+
+-- look_after_orphans: news of a task that is no join. It sleeps for a child that has ended;
+-- or it was cancelled, and so is what is live below it. A join that another session holds
+-- is no such task, and a sleeper that is held stays in the inbox.
+create function sokka.look_after_orphans(p_id uuid) returns void
+language plpgsql as $$
+begin
+    if exists (select from sokka.joins j where j.task_id = p_id) or not sokka.wake_sleeper(p_id) then
+        return;
     end if;
     delete from sokka.join_inbox i where i.join_id = p_id;
-    if found and exists (select from sokka.finished_tasks f
-                          where f.task_id = p_id and f.error ->> 'code' = 'cancelled') then
-        perform sokka.cancel_children(p_id, 'its parent was cancelled', 1000);
-        perform sokka.note_the_rest(p_id);
+    if found and sokka.was_cancelled(p_id) then
+        perform sokka.cancel_children(p_id, 'its parent was cancelled', 1000, false);
+        perform sokka.note_the_rest(p_id, false);
     end if;
 end
 $$;
