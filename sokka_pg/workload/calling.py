@@ -11,7 +11,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from uuid import UUID
 
+from sokka_pg import calls
 from sokka_pg.calls import arguments
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.errors import BadArgument
@@ -40,8 +42,8 @@ class StreamBounds:
     max_bytes: int = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        arguments.integer(self.max_items, "max_items", 1, arguments.MOST_INT)
-        arguments.integer(self.max_bytes, "max_bytes", 1, arguments.MOST_BIGINT)
+        # the call's own rules, before a task is made that would have no stream
+        calls.open_stream(UUID(int=0), self.max_items, self.max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class Work:
     asynchronous: bool
     loop: asyncio.AbstractEventLoop | None = None
     stream: StreamBounds | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the loop that it needs is gone."""
+        return self.loop is not None and self.loop.is_closed()
 
 
 def executor_work(executor: object, loop: asyncio.AbstractEventLoop | None) -> Work:

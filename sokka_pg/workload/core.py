@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import inf
 from time import monotonic
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID, uuid4
 
 from sokka_pg import calls
@@ -34,15 +34,14 @@ from sokka_pg.model import (
     TaskSummary,
 )
 from sokka_pg.payload import Encoded
-from sokka_pg.runner import Stores
 from sokka_pg.store import PgTaskStore
-from sokka_pg.store_async import AsyncPgTaskStore
-from sokka_pg.workload import fanning
 from sokka_pg.workload.calling import StreamBounds, Work
 from sokka_pg.workload.home import Home
-from sokka_pg.workload.local import LocalRuns
+from sokka_pg.workload.local import Accepted, LocalRuns
 from sokka_pg.workload.progress import ProgressLines
 from sokka_pg.workload.settings import Settings
+from sokka_pg.workload.stores import limited_stores
+from sokka_pg.workload.sweeping import Sweeper
 from sokka_pg.workload.watching import Wanted, Watcher
 from sokka_pg.workload.words import (
     TOPIC,
@@ -69,6 +68,7 @@ T = TypeVar("T")
 
 Verb: TypeAlias = "Callable[[Core], Coroutine[Any, Any, T]]"
 
+SWEPT_AT_ONCE = 100
 LEFT_WAITING = timedelta(days=1)
 """How long a local task may wait for a process that will not come back."""
 
@@ -83,24 +83,19 @@ class Core:
 
     def __init__(self, settings: Settings, home: Home) -> None:
         self.settings, self.home = settings, home
-        limits = settings.limits
-        where = (settings.database_url, settings.schema)
-        more: dict[str, Any] = {
-            "options": settings.connections, "max_data_bytes": limits.payload_bytes
-        }
-        self.store = AsyncPgTaskStore(*where, **more)
-        self._stores = Stores(PgTaskStore(*where, **more), self.store)
-        self._source = async_source(*where, replace(settings.connections, max_size=1))
+        self.store, self._stores = limited_stores(settings)
+        self._source = async_source(
+            settings.database_url, settings.schema, replace(settings.connections, max_size=1)
+        )
         self._progress = ProgressLines(self._write_progress, settings.progress_every_s)
         self._waits: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
         self._clock: tuple[datetime, float] | None = None
         self._settled = asyncio.Event()
         self.closed = False
-        self.local = LocalRuns(settings, self._stores)
+        self.local = LocalRuns(settings, self._stores, home.loop)
         self._watcher: Watcher | None = None
-        self._sweepers = 0
-        self._sweep: asyncio.Task[None] | None = None
+        self.sweeper = Sweeper(lambda: self.store.sweep(SWEPT_AT_ONCE))
 
     # --- how a call is made -----------------------------------------------
 
@@ -144,7 +139,7 @@ class Core:
     async def close(self, grace: Duration = 0) -> None:
         """Refuse new calls, stop local runs and give their leases back. Idempotent:
         a second call waits for the first."""
-        grace_s = max(0.0, to_timedelta(grace, "grace").total_seconds())
+        grace_s = to_timedelta(grace, "grace").total_seconds()
         if self.closed:
             await self._settled.wait()
             return
@@ -161,8 +156,15 @@ class Core:
                 await self._watcher.release()
             await self.store.close()
             await self._source.close()
-            await asyncio.to_thread(self._stores.sync.close)
+            await self._close_sync_store()
             self._settled.set()
+
+    async def _close_sync_store(self) -> None:
+        close = cast(PgTaskStore, self._stores.sync).close
+        try:
+            await asyncio.to_thread(close)
+        except RuntimeError:  # an interpreter that ends lends no more threads
+            close()
 
     # --- submitting -------------------------------------------------------
 
@@ -174,19 +176,12 @@ class Core:
         """Like ``submit``, for a task that is run here."""
         task_id = UUID(str(submission.task_id)) if submission.task_id else uuid4()
         submission = replace(submission, task_id=task_id)
-        self.local.add(work, [task_id], submission.kind)
-        try:
-            found, created = await self._create(
-                submission, self.settings.local_topic, await self.local_options()
-            )
-        except BaseException:
-            self.local.forget([task_id])
-            raise
-        if found != task_id:
-            # its unique key stood for an earlier one
-            self.local.forget([task_id])
-        else:
-            self.forget_at_end([task_id], task_id)
+        defaults = await self.local_options()
+        with self.local.accepting(work, [task_id], submission.kind) as accepted:
+            found, created = await self._create(submission, self.settings.local_topic, defaults)
+            # else its unique key stood for an earlier one
+            accepted.ids = [task_id] if found == task_id else []
+        self.forget_at_end(accepted, task_id)
         return found, created
 
     async def local_options(self) -> dict[str, Any]:
@@ -206,19 +201,20 @@ class Core:
         )
         return created.task_id, created.created
 
-    def forget_at_end(self, task_ids: list[UUID], of: UUID) -> None:
-        """Forget local works when the task ``of`` is final."""
-        task = asyncio.get_running_loop().create_task(self._forget_at_end(task_ids, of))
-        self._waits.add(task)
-        task.add_done_callback(self._waits.discard)
+    def forget_at_end(self, accepted: Accepted, of: UUID) -> None:
+        """Forget what was accepted when the task ``of`` is final."""
+        if accepted.ids:
+            task = asyncio.get_running_loop().create_task(self._forget_at_end(accepted, of))
+            self._waits.add(task)
+            task.add_done_callback(self._waits.discard)
 
-    async def _forget_at_end(self, task_ids: list[UUID], of: UUID) -> None:
+    async def _forget_at_end(self, accepted: Accepted, of: UUID) -> None:
         try:
             await self.watched(of, _final)
         except SokkaError as error:
             log.warning("local tasks are kept in mind no longer: %s", error)
         finally:
-            self.local.forget(task_ids)
+            self.local.forget(accepted)
 
     async def _now(self) -> datetime:
         """The database's time, asked for once and counted on from there."""
@@ -229,6 +225,12 @@ class Core:
             self._clock = (now, at)
         now, at = self._clock
         return now + timedelta(seconds=monotonic() - at)
+
+    async def monotonic_of(self, at: datetime | None) -> float:
+        """An instant of the database in this process's monotonic seconds; never for None."""
+        if at is None:
+            return inf
+        return monotonic() + (at - await self._now()).total_seconds()
 
     # --- leases -----------------------------------------------------------
 
@@ -280,12 +282,11 @@ class Core:
         self, task_id: object, owner: object, token: object, metadata: Mapping[str, str]
     ) -> TaskCheckpoint:
         lease = proof(task_id, owner, token)
-        text = self.settings.limits.checkpoint(metadata)
+        text = self.settings.limits.checkpoint(dict(checked_metadata(metadata)))
         await self._progress.flush(lease)
         saved = await self.store.save_checkpoint(lease, checkpoint=text)
         return TaskCheckpoint(
-            lease.task_id, saved.seq, dict(checked_metadata(metadata)),
-            FencingToken(lease.token), saved.saved_at,
+            lease.task_id, saved.seq, dict(metadata), FencingToken(lease.token), saved.saved_at
         )
 
     async def complete(self, task_id: object, owner: object, token: object, result: Json) -> None:
@@ -348,20 +349,6 @@ class Core:
                 settings.database_url, settings.schema, settings.connections, settings.poll_s
             )
         return await self._watcher.until(task_id, wanted)
-
-    @contextmanager
-    def sweeping(self) -> Iterator[None]:
-        """Sweep now and then while in here."""
-        self._sweepers += 1
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().create_task(fanning.keep_sweeping(self))
-        try:
-            yield
-        finally:
-            self._sweepers -= 1
-            if not self._sweepers:
-                self._sweep.cancel()
-                self._sweep = None
 
     async def final(self, task_id: UUID) -> Task:
         """The task, when it is at its end."""

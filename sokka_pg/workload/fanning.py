@@ -7,14 +7,12 @@ restarted process of the same scheduler id, meets them again.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
 from sokka_pg import gather
-from sokka_pg.errors import BadArgument, SokkaError, TaskFailed
+from sokka_pg.errors import BadArgument, TaskFailed
 from sokka_pg.gather import (
     CandidateResult,
     FanOutRequest,
@@ -32,13 +30,9 @@ from sokka_pg.workload.words import TOPIC
 if TYPE_CHECKING:
     from sokka_pg.workload.core import Core
 
-log = logging.getLogger("sokka_pg.workload")
-
 CANDIDATE = "candidate"
 PLAIN_JOIN = "join"
 PAGE = 1_000
-SWEEP_S = 1.0
-SWEPT_AT_ONCE = 100
 
 Decided: TypeAlias = tuple[Task, Join, list[JoinResult]]
 """A join that is at its end: as a task, as a join, and all its candidates."""
@@ -74,20 +68,16 @@ async def _start_local(core: Core, request: Request, work: Work, join_id: UUID) 
     ]
     # a reducer is a worker's: it must not wait in a topic that only this process serves
     options = gather.join_options(request, topic if request.then is None else TOPIC)
-    core.local.add(work, ids, request.kind or UNNAMED)
-    try:
+    with core.local.accepting(work, ids, request.kind or UNNAMED) as accepted:
         await core.store.fan_out(specs, **options | {"task_id": join_id})
-    except BaseException:
-        core.local.forget(ids)
-        raise
-    core.forget_at_end(ids, join_id)
+    core.forget_at_end(accepted, join_id)
     return join_id
 
 
 async def decided(core: Core, task_id: UUID) -> Decided:
     """Wait until the join is at its end. Raises BadArgument for a task that is none."""
     join = await state(core, task_id)
-    with core.sweeping():
+    with core.sweeper.at(await core.monotonic_of(join.deadline_at)):
         task = await core.final(task_id)
     if join.state == "open":
         join = await state(core, task_id)
@@ -132,15 +122,3 @@ def scatter_gather_result(found: Decided, reducer: Reducer | None) -> ScatterGat
     task, join, members = found
     then = None if task.kind == PLAIN_JOIN else task.kind
     return gather.scatter_gather_result(task, join, members, reducer, then)
-
-
-async def keep_sweeping(core: Core) -> None:
-    """While somebody waits for a join: a deadline is to be noticed even if no worker
-    runs, and so is what was missed when the last two candidates ended at one instant."""
-    while True:
-        await asyncio.sleep(SWEEP_S)
-        try:
-            await core.store.sweep(SWEPT_AT_ONCE)
-        except SokkaError as error:
-            # a role that may not, or an outage: then it is the workers' to do
-            log.debug("the sweep of one who waits failed: %s", error)

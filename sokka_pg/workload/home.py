@@ -49,7 +49,7 @@ class Home:
         found = self._watchers.get(key)
         if found is None or found.closed:
             found = self._watchers[key] = Watcher(database_url, schema, options, poll_s)
-        return found.retained()
+        return found.retained(poll_s)
 
     def end(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)

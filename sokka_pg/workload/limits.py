@@ -46,12 +46,11 @@ class Limits:
     def progress(self, value: Json) -> Encoded:
         return encode(value, "progress", self.progress_bytes)
 
-    def checkpoint(self, metadata: Mapping[str, str]) -> Encoded:
+    def checkpoint(self, value: Json) -> Encoded:
         """A checkpoint, ready to be stored. Raises BadArgument."""
-        checked_metadata(metadata)
-        if len(metadata) > self.checkpoint_entries:
+        if isinstance(value, Mapping) and len(value) > self.checkpoint_entries:
             raise BadArgument.of("metadata", f"must have at most {self.checkpoint_entries} entries")
-        return encode(dict(metadata), "metadata", self.checkpoint_bytes)
+        return encode(value, "metadata", self.checkpoint_bytes)
 
 
 class Redaction:

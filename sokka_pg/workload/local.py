@@ -9,11 +9,13 @@ restart, a scheduler of the same id takes up what was left).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,7 +24,7 @@ from uuid import UUID
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.errors import BadArgument, Busy, SokkaError
-from sokka_pg.model import Fail, LeasedTask, Outcome
+from sokka_pg.model import Fail, LeasedTask, Outcome, Retry
 from sokka_pg.registry import Mode, PayloadReader, Registry, TaskSpec
 from sokka_pg.runner import Stores
 from sokka_pg.worker import Worker, WorkerOptions
@@ -40,58 +42,90 @@ FORGET_AFTER_S = 5.0
 """A task that is final may still be on its way through the worker."""
 
 
+@dataclass(slots=True)
+class Accepted:
+    """Tasks that are run by a work. ``ids``: those that are to be."""
+
+    work: Work
+    ids: list[UUID]
+
+
 class Works(Registry):
     """What to call for which task."""
 
     def __init__(self, handler: Callable[[Work], TaskSpec]) -> None:
         super().__init__()
-        self._by_id: dict[UUID, TaskSpec] = {}
-        self._by_kind: OrderedDict[str, TaskSpec] = OrderedDict()
+        self._by_id: dict[UUID, Work] = {}
+        self._by_kind: OrderedDict[str, Work] = OrderedDict()
         self._handler = handler
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def learn(self, work: Work, task_ids: Iterable[UUID], kind: str) -> None:
-        spec = self._handler(work)
-        self._by_id.update(dict.fromkeys(task_ids, spec))
+    def unknown(self, task_ids: Iterable[UUID]) -> list[UUID]:
+        return [task_id for task_id in task_ids if task_id not in self._by_id]
+
+    def learn(self, accepted: Accepted) -> None:
+        self._by_id.update(dict.fromkeys(accepted.ids, accepted.work))
+
+    def learn_kind(self, work: Work, kind: str) -> None:
         if kind == UNNAMED:
             return
-        self._by_kind[kind] = spec
+        self._by_kind[kind] = work
         self._by_kind.move_to_end(kind)
         if len(self._by_kind) > MOST_KINDS:
             self._by_kind.popitem(last=False)
 
-    def forget(self, task_ids: Iterable[UUID]) -> None:
-        for task_id in task_ids:
-            self._by_id.pop(task_id, None)
+    def forget(self, accepted: Accepted) -> None:
+        for task_id in accepted.ids:
+            if self._by_id.get(task_id) is accepted.work:
+                del self._by_id[task_id]
 
     def find(self, task: LeasedTask) -> TaskSpec | None:
-        return self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
+        work = self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
+        if work is None or (work.lost and task.task_id not in self._by_id):
+            return None
+        return self._handler(work)
 
 
 class LocalRuns:
     """What runs here, and the worker that runs it. On one loop."""
 
-    def __init__(self, settings: Settings, stores: Stores) -> None:
-        self._settings, self._stores = settings, stores
+    def __init__(
+        self, settings: Settings, stores: Stores, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._settings, self._stores, self._loop = settings, stores, loop
         self.works = Works(self._spec)
         self._worker: Worker | None = None
         self._serving: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    def add(self, work: Work, task_ids: list[UUID], kind: str = UNNAMED) -> None:
-        """Have these tasks run by this work. Raises Busy beyond the limit."""
+    @contextmanager
+    def accepting(self, work: Work, ids: list[UUID], kind: str = UNNAMED) -> Iterator[Accepted]:
+        """Create these tasks in the block: they may run before it ends. Ids that are
+        known keep what they have unless the block succeeds. Raises Busy beyond the limit.
+        """
+        new = Accepted(work, self.works.unknown(ids))
         most = self._settings.limits.local_tasks
-        if len(self.works) + len(task_ids) > most:
+        if len(self.works) + len(new.ids) > most:
             raise Busy(f"{most} local tasks are unfinished; try again when some have ended")
-        self.works.learn(work, task_ids, kind)
+        self.works.learn(new)
+        self.works.learn_kind(work, kind)
         if self._serving is None:
-            self._serving = asyncio.get_running_loop().create_task(self._serve())
+            self._serving = self._loop.create_task(self._serve())
+        accepted = Accepted(work, ids)
+        try:
+            yield accepted
+        except BaseException:
+            self.forget(new)
+            raise
+        self.works.learn(accepted)
+        self.forget(Accepted(work, [each for each in new.ids if each not in accepted.ids]))
 
-    def forget(self, task_ids: list[UUID]) -> None:
-        """These are final."""
-        asyncio.get_running_loop().call_later(FORGET_AFTER_S, self.works.forget, task_ids)
+    def forget(self, accepted: Accepted) -> None:
+        """These are final, or never were."""
+        if accepted.ids:
+            self._loop.call_later(FORGET_AFTER_S, self.works.forget, accepted)
 
     async def close(self, grace_s: float) -> None:
         """Let runs end within the grace period, then tell them to stop; what has not
@@ -117,7 +151,8 @@ class LocalRuns:
             except Exception:
                 log.exception("the worker of local tasks broke, trying again")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), backoff.next_s())
+                async with asyncio.timeout(backoff.next_s()):
+                    await self._closing.wait()
 
     def _new_worker(self) -> Worker:
         settings = self._settings
@@ -143,7 +178,23 @@ class LocalRuns:
         if work.stream is not None:
             bounds = work.stream
             self._stores.sync.open_stream(context.task.task_id, bounds.max_items, bounds.max_bytes)
-        return self._storable(work.call(context))
+        value = work.call(context)
+        if inspect.iscoroutine(value):
+            # of a lambda, say, which does not look like a coroutine function
+            value = self._awaited(value, work.loop or self._loop, context)
+        return self._storable(value)
+
+    def _awaited(
+        self, value: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop,
+        context: SyncTaskContext,
+    ) -> Any:
+        future = asyncio.run_coroutine_threadsafe(value, loop)
+
+        def stop() -> None:
+            future.cancel()
+
+        context.on_stop(stop)
+        return future.result()
 
     async def _run_async(self, work: Work, data: Any, context: TaskContext) -> Any:
         if work.stream is not None:
@@ -186,6 +237,12 @@ class LocalRuns:
             if loop.is_closed() and not done.done():
                 raise _gone()
         context.terminated = inner.terminated
+        if done.result().cancelled() and not context.cancelled:
+            # by a loop that is about to end, and this scheduler with it: then the run
+            # is given back; else its cancellation is an error of its own
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOP_CHECK_S):
+                    await context.wait_cancelled()
         return done.result().result()
 
     def _lost(self, token: int, reason: str) -> None:
@@ -230,5 +287,5 @@ def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], Any]) -> None:
         raise _gone() from None
 
 
-def _gone() -> Fail:
-    return Fail({"code": "loop_closed", "message": "the event loop that was to run it is closed"})
+def _gone() -> Retry:
+    return Retry({"code": "loop_closed", "message": "the event loop that was to run it is closed"})

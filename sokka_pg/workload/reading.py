@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sokka_pg.errors import TaskFailed
-from sokka_pg.model import Json, Status, StreamItem, StreamState, TaskLook
+from sokka_pg.errors import NoTaskFound, TaskFailed
+from sokka_pg.model import Json, Status, StreamItem, StreamState
 from sokka_pg.workload.words import TaskProgress, missing
 
 if TYPE_CHECKING:
     from sokka_pg.workload.core import Core
 
 ITEMS, BYTES = 100, 1024 * 1024
+AGAIN_S = 0.02
 
 
 class ProgressReader:
@@ -38,52 +40,68 @@ class ProgressReader:
         return TaskProgress.of(look.progress)
 
 
-class StreamReader:
-    """Where one reader stands. ``after``: the last number it is done with; None: begin
-    after what was acknowledged."""
+async def next_items(core: Core, task_id: UUID, after: int | None) -> list[StreamItem]:
+    """The next items of a stream, as soon as there are some; none at its end.
 
-    def __init__(self, task_id: UUID, after: int | None) -> None:
-        self.task_id, self.after = task_id, after
-
-    async def batch(self, core: Core) -> list[StreamItem]:
-        """The next items, as soon as there are some; none at the end of the stream.
-
-        Asking for them says that the earlier ones are done with. Raises TaskFailed
-        after the last item of a producer that failed.
-        """
-        while True:
-            state = await self._opened(core)
+    ``after``: the last number that the reader is done with, which is acknowledged;
+    None: go on after what was acknowledged before. Nothing is kept here: a reader
+    that was cancelled meanwhile asks again and misses none. Raises TaskFailed at
+    the end of a producer that failed.
+    """
+    while True:
+        if after is None:
+            state = await _opened(core, task_id)
             if state is None:
                 return []
-            after = state.consumed_seq if self.after is None else self.after
-            items = await core.store.read_stream(self.task_id, after, ITEMS, BYTES)
-            self.after = after
-            if items:
-                self.after = items[-1].seq
-                return items
-            if state.status.final:
-                if state.status is Status.FAILED:
-                    raise TaskFailed.of(self.task_id, state.error)
+            after = state.consumed_seq
+        try:
+            items = await core.store.read_stream(task_id, after, ITEMS, BYTES)
+        except NoTaskFound:
+            if await _opened(core, task_id) is None:
                 return []
-            await core.watched(self.task_id, self._news)
+            continue
+        if items:
+            return items
+        state = await core.store.stream(task_id)
+        if state is None:
+            raise missing(task_id)
+        if state.last_seq > after:
+            continue
+        if state.status.final:
+            return _end(state)
+        await _news(core, state, after)
 
-    async def _opened(self, core: Core) -> StreamState | None:
-        """The stream, when there is one; None for a task that ended without."""
-        while True:
-            state = await core.store.stream(self.task_id)
-            if state is not None:
-                return state
-            look = await core.watched(
-                self.task_id,
-                lambda look: look is None or look.status.final or look.stream_seq is not None,
-            )
-            if look is None:
-                raise missing(self.task_id)
-            if look.stream_seq is None:
-                task = await core.final(self.task_id)
-                if task.status is Status.FAILED:
-                    raise TaskFailed.of(self.task_id, task.error)
-                return None
 
-    def _news(self, look: TaskLook | None) -> bool:
-        return look is None or look.status.final or (look.stream_seq or 0) > (self.after or 0)
+async def _news(core: Core, state: StreamState, after: int) -> None:
+    if state.consumed_seq < state.last_seq:
+        # the producer held the row: it waits for the room that this makes
+        await asyncio.sleep(AGAIN_S)
+        return
+    await core.watched(
+        state.task_id,
+        lambda look: look is None or look.status.final or (look.stream_seq or 0) > after,
+    )
+
+
+async def _opened(core: Core, task_id: UUID) -> StreamState | None:
+    """The stream, when there is one; None for a task that ended without."""
+    while True:
+        state = await core.store.stream(task_id)
+        if state is not None:
+            return state
+        look = await core.watched(
+            task_id,
+            lambda look: look is None or look.status.final or look.stream_seq is not None,
+        )
+        if look is None:
+            raise missing(task_id)
+        if look.stream_seq is None:
+            # it ended without one: as every task, with a result or a failure
+            await core.result(task_id)
+            return None
+
+
+def _end(state: StreamState) -> list[StreamItem]:
+    if state.status is Status.FAILED:
+        raise TaskFailed.of(state.task_id, state.error)
+    return []

@@ -35,7 +35,7 @@ from sokka_pg.workload.calling import (
 )
 from sokka_pg.workload.core import Verb
 from sokka_pg.workload.fanning import checked_request
-from sokka_pg.workload.reading import ProgressReader, StreamReader
+from sokka_pg.workload.reading import ProgressReader, next_items
 from sokka_pg.workload.shell import Shell
 from sokka_pg.workload.words import (
     TaskCheckpoint,
@@ -351,7 +351,6 @@ class AsyncStreamHandle(AsyncTaskHandle, Generic[T]):
         self, scheduler: AsyncWorkloadScheduler, task_id: UUID, after: int | None = None
     ) -> None:
         super().__init__(scheduler, task_id)
-        self._reader = StreamReader(task_id, after)
         self._items: deque[StreamItem] = deque()
         self.position: int | None = after
         """The number of the last item that was handed out: where to resume ``after``."""
@@ -365,7 +364,11 @@ class AsyncStreamHandle(AsyncTaskHandle, Generic[T]):
     async def next(self, timeout: Duration | None = None) -> T:  # noqa: ASYNC109
         """The next item. Raises StopAsyncIteration at the end, and TimeoutError."""
         if not self._items:
-            self._items.extend(await self._scheduler._wait(self._reader.batch, timeout))
+            self._items.extend(
+                await self._scheduler._wait(
+                    lambda core: next_items(core, self.task_id, self.position), timeout
+                )
+            )
         if not self._items:
             raise StopAsyncIteration
         item = self._items.popleft()

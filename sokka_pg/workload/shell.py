@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
 from sokka_pg.connections import ConnectionOptions
-from sokka_pg.durations import Duration
+from sokka_pg.durations import Duration, delay
 from sokka_pg.errors import UsageError
 from sokka_pg.events import Observer
 from sokka_pg.workload.core import Core, Verb
@@ -113,10 +113,12 @@ class Shell:
             raise UsageError("this scheduler is closed")
         if self._core is None:
             self._core = Core(self._settings, move_in())
+            _open.add(self)
         return self._core
 
     def _begin_end(self, grace: Duration) -> Future[None]:
         """Begin to close; everybody who closes waits for the same end."""
+        delay(grace, "grace")
         with self._lock:
             self._closed = True
             core = self._core
@@ -126,8 +128,12 @@ class Shell:
                     self._end.set_result(None)
                 else:
                     self._end = core.home.begin(core.close(grace))
-                    self._end.add_done_callback(lambda _: move_out(core.home))
+                    self._end.add_done_callback(lambda _: self._ended(core))
             return self._end
+
+    def _ended(self, core: Core) -> None:
+        _open.discard(self)
+        move_out(core.home)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()
@@ -140,10 +146,13 @@ class Shell:
 
 
 _shells: weakref.WeakSet[Shell] = weakref.WeakSet()
+# Held until they are closed: a program may drop its scheduler and still have runs.
+_open: set[Shell] = set()
 _inherited: list[Core] = []
 
 
 def _all_forked() -> None:
+    _open.clear()
     for shell in list(_shells):
         shell._forked()
 
@@ -156,7 +165,7 @@ if hasattr(os, "register_at_fork"):
 def _close_all() -> None:
     """A process that ends gives back what it runs."""
     ends = []
-    for shell in list(_shells):
+    for shell in list(_open):
         with suppress(Exception):
             ends.append(shell._begin_end(0))
     for end in ends:

@@ -31,7 +31,7 @@ log = logging.getLogger("sokka_pg.workload")
 MARK = timedelta(seconds=60)
 REMARK_S = 20.0
 MOST_PER_QUERY = 10_000
-BETWEEN_LOOKS_S = 0.01
+BETWEEN_LOOKS_S = 0.003
 CALL_S = 10.0
 
 Wanted: TypeAlias = "Callable[[TaskLook | None], bool]"
@@ -62,8 +62,8 @@ class Watcher:
         self._waiting: dict[UUID, list[Waiter]] = {}
         self._hashes: dict[str, set[UUID]] = {}
         self._new: set[UUID] = set()
-        self._marked_at: float | None = None
-        self._polled_at = 0.0
+        self._unmarked: set[UUID] = set()
+        self._marked_at = self._looked_at = self._polled_at = 0.0
         self._users = 0
         self._somebody = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
@@ -71,8 +71,10 @@ class Watcher:
         self.looks = 0
         """How many queries looked at tasks; for tests."""
 
-    def retained(self) -> Watcher:
+    def retained(self, poll_s: float) -> Watcher:
+        """Itself, for one more user, and no slower than that one wants."""
         self._users += 1
+        self._wakeup.poll_s = min(self._wakeup.poll_s, poll_s)
         return self
 
     async def release(self) -> None:
@@ -81,9 +83,10 @@ class Watcher:
         if self._users > 0 or self.closed:
             return
         self.closed = True
-        if self._work is not None:
+        while self._work is not None and not self._work.done():
+            # more than once: wait_for of Python 3.11 may swallow a cancellation
             self._work.cancel()
-            await asyncio.wait({self._work})
+            await asyncio.wait({self._work}, timeout=0.1)
         for waiter in self._all():
             if not waiter.news.done():
                 waiter.news.set_exception(UsageError("the scheduler was closed"))
@@ -110,6 +113,8 @@ class Watcher:
         known.append(waiter)
         self._hashes.setdefault(task_hash(task_id), set()).add(task_id)
         self._new.add(task_id)
+        if len(known) == 1:
+            self._unmarked.add(task_id)
         self._somebody.set()
         self._wakeup.poke()
         if self._work is None:
@@ -123,6 +128,7 @@ class Watcher:
             return
         self._waiting.pop(task_id, None)
         self._new.discard(task_id)
+        self._unmarked.discard(task_id)
         digest = task_hash(task_id)
         named = self._hashes.get(digest, set())
         named.discard(task_id)
@@ -157,8 +163,8 @@ class Watcher:
 
     async def _rest(self) -> None:
         """Until somebody waits again; nobody is to be notified meanwhile."""
-        if self._marked_at is not None:
-            self._marked_at = None
+        if self._marked_at:
+            self._marked_at = 0.0
             await self._link.send(calls.unwatch_tasks(self._id))
         await self._somebody.wait()
 
@@ -167,15 +173,18 @@ class Watcher:
         named: set[UUID] = set()
         while not self._new and not named:
             left_s = self._polled_at + self._wakeup.poll_s - monotonic()
-            signals = await self._wakeup.wait(max(0.0, left_s))
+            marked_s = self._marked_at + REMARK_S - monotonic() if self._marked_at else left_s
+            if marked_s <= 0 < left_s and self._wakeup.listening:
+                return []
+            signals = await self._wakeup.wait(max(0.0, min(left_s, max(marked_s, 0.1))))
             if signals.missed:
-                self._marked_at = None
+                self._unmarked.update(self._waiting)
             if signals.missed or left_s <= 0 or not self._waiting:
                 self._polled_at = monotonic()
                 return list(self._waiting)
             named = self._named(signals)
         # those who come close together are looked at together
-        await asyncio.sleep(BETWEEN_LOOKS_S)
+        await asyncio.sleep(self._looked_at + BETWEEN_LOOKS_S - monotonic())
         return list(named | self._new)
 
     def _named(self, signals: Signals) -> set[UUID]:
@@ -185,30 +194,35 @@ class Watcher:
         return found
 
     async def _look(self, due: list[UUID]) -> None:
-        await self._mark(due)
         self._new.difference_update(due)
-        for start in range(0, len(due), MOST_PER_QUERY):
-            some = due[start : start + MOST_PER_QUERY]
+        await self._peek(due)
+        if self._wakeup.listening and (waiting := self._to_mark(due)):
+            await self._mark(waiting)
+            # what happened before the mark was told to nobody
+            await self._peek(waiting)
+        self._looked_at = monotonic()
+
+    async def _peek(self, due: list[UUID]) -> None:
+        for some in _portions(due):
             self.looks += 1
-            try:
-                looks = await self._link.send(calls.peek_tasks(some))
-            except BaseException:
-                self._new.update(each for each in some if each in self._waiting)
-                raise
+            looks = await self._link.send(calls.peek_tasks(some))
             self._tell(some, {look.task_id: look for look in looks})
 
-    async def _mark(self, due: Iterable[UUID]) -> None:
-        """Ask to be notified, before the look: what happens after it is then told."""
-        if not self._wakeup.listening:
-            return
-        now = monotonic()
-        if self._marked_at is None or now - self._marked_at > REMARK_S:
-            self._marked_at, wanted = now, list(self._waiting)
-        else:
-            wanted = [each for each in due if each in self._new]
-        for start in range(0, len(wanted), MOST_PER_QUERY):
-            some = wanted[start : start + MOST_PER_QUERY]
+    def _to_mark(self, due: Iterable[UUID]) -> list[UUID]:
+        """Those that go on waiting, and whose end nobody would notify."""
+        if monotonic() - self._marked_at >= REMARK_S:
+            self._marked_at = monotonic()
+            self._unmarked.update(self._waiting)
+            due = self._unmarked
+        return [
+            each for each in due
+            if each in self._unmarked and any(not w.news.done() for w in self._waiting[each])
+        ]
+
+    async def _mark(self, waiting: list[UUID]) -> None:
+        for some in _portions(waiting):
             await self._link.send(calls.watch_tasks(self._id, some, MARK))
+            self._unmarked.difference_update(some)
 
     def _tell(self, asked: Iterable[UUID], looks: dict[UUID, TaskLook]) -> None:
         for task_id in asked:
@@ -226,3 +240,10 @@ class Watcher:
         for waiter in self._all():
             if not waiter.news.done():
                 waiter.news.set_exception(error)
+
+
+def _portions(task_ids: list[UUID]) -> list[list[UUID]]:
+    return [
+        task_ids[start : start + MOST_PER_QUERY]
+        for start in range(0, len(task_ids), MOST_PER_QUERY)
+    ]

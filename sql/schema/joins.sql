@@ -38,6 +38,8 @@ create table sokka.join_inbox (
     pos       bigint primary key default nextval('sokka.join_inbox_pos_seq'),
     join_id   uuid not null,
     task_id   uuid not null,
-    candidate integer
+    candidate integer,
+    -- The child was held back until it ended, so it took no place under max_running.
+    held      boolean not null default false
 );
 create index join_inbox_join on sokka.join_inbox (join_id, pos);

@@ -31,6 +31,7 @@ def test_topics_and_ids_are_completed(db: str, script: Script, conn: psycopg.Con
     assert offered(script, "sokka topic pause ma", db) == ["macaroni", "mail", "maps"]
     assert offered(script, "sokka enqueue s", db) == ["sms"]
     assert offered(script, f"sokka task show {str(done)[:30]}", db) == [str(done)]
+    assert offered(script, f"sokka task tree {str(done)[:30]}", db) == [str(done)]
     assert len(offered(script, "sokka task cancel ", db)) == 5
     assert offered(script, "sokka task show zz", db) == []
     assert "resubmit" in offered(script, "sokka task re", None)

@@ -84,3 +84,8 @@ def commands() -> set[str]:
 
     walk(typer.main.get_command(app), "sokka")
     return found - {"sokka"}
+
+
+def words_of(cls: type) -> set[str]:
+    """What callers may use of a class."""
+    return {name for name in dir(cls) if not name.startswith("_")}

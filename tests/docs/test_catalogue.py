@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import psycopg
 import pytest
 import typer
 
-from sokka_pg import errors
+from sokka_pg import errors, workload
 from sokka_pg.cli.main import app
 from sokka_pg.doctor.examination import OF_THE_QUEUE, OF_THE_SERVER
 from tests.docs.blocks import PAGES, ROOT
@@ -22,6 +23,7 @@ from tests.docs.surface import (
     functions,
     public_functions,
     relations,
+    words_of,
 )
 
 DOCS = ROOT / "docs"
@@ -81,6 +83,32 @@ def test_user_md_lists_every_error_with_its_sqlstate() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", text("user.md"), re.MULTILINE))
     expected = {name: cls.sqlstate or "none" for name, cls in error_classes().items()}
     assert rows == expected
+
+
+def test_workload_md_names_every_word_of_the_scheduler() -> None:
+    page = text("workload.md")
+    named = set(re.findall(r"\w+", page))
+    assert set(workload.__all__) - named == set()
+    table = set(re.findall(r"`(\w+)(?=[`(])", page.partition("## Every name")[2]))
+    for scheduler in (workload.WorkloadScheduler, workload.AsyncWorkloadScheduler):
+        assert words_of(scheduler) - table == set(), scheduler
+        shown = set(re.findall(r"\.(\w+)\(", page)) | {"scheduler_id"}
+        assert words_of(scheduler) - shown == set(), scheduler
+    for handle in (workload.WorkloadHandle, workload.StreamHandle, workload.FanOutHandle,
+                   workload.ScatterGatherHandle):  # fmt: skip
+        assert words_of(handle) - named == set(), handle
+
+
+def test_workload_md_lists_every_field_of_what_is_submitted() -> None:
+    page = text("workload.md")
+    for word, heading in (
+        (workload.TaskSubmission, "field of `TaskSubmission`"), (workload.Limits, "`Limits`"),
+        (workload.FanOutRequest, "field of a request"),
+    ):  # fmt: skip
+        rows = page.partition(f"| {heading} |")[2].partition("\n\n")[0]
+        first = re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE)
+        listed = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+        assert listed == {field.name for field in fields(word)}, word
 
 
 def test_sql_md_lists_every_sqlstate() -> None:

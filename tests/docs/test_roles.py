@@ -11,6 +11,8 @@ from psycopg.conninfo import make_conninfo
 
 from sokka_pg import PgTaskStore, Sokka, TaskContext, WorkerOptions
 from sokka_pg import schema as sql_files
+from sokka_pg.errors import UnexpectedDatabaseError
+from sokka_pg.workload import FanOutRequest, TaskSubmission, WorkloadScheduler
 from tests.docs.surface import functions, relations
 from tests.servers import Server
 
@@ -173,6 +175,30 @@ async def test_a_worker_and_a_producer_in_python_need_no_more(
         assert operator.topics() == []
     worker.stop()
     await running
+
+
+def test_a_workload_scheduler_needs_what_producer_and_worker_may(
+    database: str, schema: str, roles: Roles, make_role: Callable[[str], str]
+) -> None:
+    both = make_role("scheduler")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"grant {roles['producer']}, {roles['worker']} to {both}")
+    with WorkloadScheduler(make_conninfo(database, options=f"-c role={both}"), schema) as found:
+        run = found.submit_async(TaskSubmission(payload=4), lambda context: context.task.data**2)
+        assert run.result(30) == 16
+        assert found.fan_out(FanOutRequest([1, 2]), lambda n: -n).values() == [-1, -2]
+        with found.stream(TaskSubmission(), lambda context: context.emit_many("ab")) as stream:
+            assert list(stream) == ["a", "b"]
+        task = found.submit(TaskSubmission())
+        lease = found.acquire_lease(task.task_id, "ann")
+        found.release_lease(task.task_id, "ann", lease.token)
+        assert task.cancel() == "cancelled"
+        # A listing of everything is the viewer's.
+        with pytest.raises(UnexpectedDatabaseError, match="permission denied"):
+            found.list_tasks()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"grant {roles['viewer']} to {both}")
+        assert task.task_id in {each.task_id for each in found.list_tasks()}
 
 
 @pytest.mark.parametrize(

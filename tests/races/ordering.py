@@ -33,7 +33,7 @@ class Session(Queue):
         """Begin a call of a function of the queue."""
         return self.begin_act(lambda: self.call(function, **arguments))
 
-    def begin_verb(self, verb: str, held: Row, **options: Any) -> Call:
+    def begin_verb(self, verb: str, held: Row, /, **options: Any) -> Call:
         proof = {"task_id": held.task_id, "pid": held.pid, "token": held.token}
         return self.begin(verb, **proof, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -24,10 +25,11 @@ ON_A_TASK: dict[str, dict[str, Any]] = {
     "acquire_lease": {"pid": "w1"},
     "revoke_lease": {"record_ver": 2},
 }
+PROVEN: dict[str, dict[str, Any]] = {"wait_for_task": {"waits_for": uuid4()}}
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-@pytest.mark.parametrize("function", [*states.LEASE_VERBS, *OTHERS, *ON_A_TASK])
+@pytest.mark.parametrize("function", [*states.LEASE_VERBS, *PROVEN, *OTHERS, *ON_A_TASK])
 def test_a_verb_on_leases_is_refused_under_an_old_snapshot(
     queue: Queue, opened: Session, function: str, isolation: str
 ) -> None:
@@ -39,7 +41,7 @@ def test_a_verb_on_leases_is_refused_under_an_old_snapshot(
     elif function in ON_A_TASK:
         arguments = ON_A_TASK[function] | {"task_id": claim.task_id}
     else:
-        arguments = states.LEASE_VERBS[function] | claim.arguments()
+        arguments = (states.LEASE_VERBS | PROVEN)[function] | claim.arguments()
     opened.execute(f"set transaction isolation level {isolation}")
     found = opened.refused(function, **arguments)
     assert found.sqlstate == "25001"

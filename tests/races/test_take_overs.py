@@ -33,6 +33,8 @@ KEEPS: dict[str, dict[str, Any]] = {
     "extend_lease": {},
     "report_progress": {"progress": Jsonb(1)},
     "save_checkpoint": {"checkpoint": Jsonb(1)},
+    "record_step": {"name": "s", "value": None},
+    "append_stream": {"items": Jsonb([1])},
     "assert_lease": {},
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.races.ordering import Session, answer, refused
 from tests.sql.calling import Queue, Refusal
@@ -18,6 +20,9 @@ VERBS: dict[str, dict[str, Any]] = {
     "renew_lease": {},
     "report_progress": {"progress": None},
     "save_checkpoint": {"checkpoint": None},
+    "record_step": {"name": "s", "value": None},
+    "append_stream": {"items": Jsonb([1])},
+    "wait_for_task": {"waits_for": uuid4()},
     "assert_lease": {},
     "release_lease": {},
     "terminate_task": {},
@@ -37,6 +42,9 @@ def test_verbs_on_a_row_that_another_call_holds_give_up_as_busy(
     proof = {"task_id": lease.task_id, "pid": lease.pid, "token": lease.token}
     calls = {verb: session().begin(verb, **proof, **given) for verb, given in VERBS.items()}
     calls["cancel_task"] = session().begin("cancel_task", task_id=lease.task_id)
+    calls["fan_out"] = session().begin(
+        "fan_out", specs=Jsonb([]), parent_task_id=lease.task_id, pid=lease.pid, token=lease.token
+    )
     calls["acquire_lease"] = session().begin("acquire_lease", task_id=lease.task_id, pid="w2")
     assert {verb: refused(call) for verb, call in calls.items()} == dict.fromkeys(calls, "55P03")
     assert queue.image(lease.task_id) == before

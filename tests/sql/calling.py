@@ -29,6 +29,14 @@ IMAGE = """
         'payloads', (select jsonb_agg(to_jsonb(p)) from sokka.payloads p
                       where p.task_id = %(id)s),
         'given', (select count(*) from sokka.given_ids g where g.task_id = %(id)s),
+        'join', (select to_jsonb(j) from sokka.joins j where j.task_id = %(id)s),
+        'inbox', (select count(*) from sokka.join_inbox i where %(id)s in (i.join_id, i.task_id)),
+        'children', (select count(*) from sokka.all_tasks c where c.parent_task_id = %(id)s),
+        'steps', (select jsonb_agg(to_jsonb(s) order by s.seq) from sokka.task_steps s
+                   where s.task_id = %(id)s),
+        'stream', (select to_jsonb(s) from sokka.streams s where s.task_id = %(id)s),
+        'items', (select jsonb_agg(to_jsonb(i) order by i.seq) from sokka.stream_items i
+                   where i.task_id = %(id)s),
         'acts', (select count(*) from sokka.audit_entries a where a.task_id = %(id)s))
 """
 
@@ -97,7 +105,7 @@ class Queue:
         self.create(topic, **options)
         return self.reserve(topic, pid, lease)
 
-    def verb(self, name: str, held: Row, **options: Any) -> Row:
+    def verb(self, name: str, held: Row, /, **options: Any) -> Row:
         """A verb on a lease, by whoever holds it."""
         return self.one(name, task_id=held.task_id, pid=held.pid, token=held.token, **options)
 

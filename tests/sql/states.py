@@ -112,5 +112,7 @@ LEASE_VERBS: dict[str, dict[str, Any]] = {
     "retry_task": {"error": ERROR},
     "report_progress": {"progress": Jsonb(50)},
     "save_checkpoint": {"checkpoint": Jsonb({"page": 3})},
+    "record_step": {"name": "load", "value": Jsonb(7)},
+    "append_stream": {"items": Jsonb([1, 2])},
     "assert_lease": {},
 }

@@ -122,6 +122,56 @@ WRONG: dict[str, dict[str, list[Any]]] = {
             Jsonb([{"generation": "first"}]), Jsonb([{"busy": "maybe"}]), Jsonb([{}] * 10_001),
         ],
     },
+    "fan_out": {
+        "specs": [None, Jsonb(None), Jsonb({}), Jsonb("x"), Jsonb(1)],
+        "policy": [None, "", "most", "ALL"],
+        "needed": [1, 0, -1],
+        "max_running": [0, -1],
+        "deadline": BAD_DELAYS,
+        "topic": BAD_NAMES[1:],
+        "kind": BAD_NAMES[1:],
+        "data": [Jsonb("x" * 1048575)],
+        "sub_topic": BAD_NAMES[1:],
+        "priority": [-1, 10],
+        "retry": [Jsonb(1), Jsonb({"tries": 1})],
+        "timeout": ["0", "-1 s", "2 years"],
+        "headers": [Jsonb([]), Jsonb({"a": 1})],
+        "max_attempts": [-1],
+        "parent_task_id": [None],
+    },
+    "get_join": {"task_id": [None]},
+    "join_results": {"task_id": [None], "after": [None], "limit": BAD_COUNTS},
+    "task_tree": {"task_id": [None], "max_rows": BAD_COUNTS, "max_children": BAD_COUNTS},
+    "wait_for_task": {"waits_for": [None]},
+    "record_step": {"name": BAD_NAMES, "value": [Jsonb("x" * 1048575)]},
+    "list_steps": {"task_id": [None]},
+    "open_stream": {
+        "task_id": [None],
+        "max_items": [None, 0, -1, 1_000_001],
+        "max_bytes": [None, 0, 1023, 1_073_741_825],
+    },
+    "append_stream": {
+        "items": [
+            None, Jsonb(None), Jsonb([]), Jsonb({}), Jsonb("x"), Jsonb(7), Jsonb([1] * 1001),
+        ],
+    },
+    "read_stream": {
+        "task_id": [None],
+        "after": [None],
+        "max_items": BAD_COUNTS,
+        "max_bytes": [None, 0, -1],
+    },
+    "get_stream": {"task_id": [None]},
+    "watch_tasks": {
+        "watcher": BAD_NAMES,
+        "task_ids": [None, [None], [ID, None], [[ID]], [ID] * 10001],
+        "for": [None, *BAD_LEASES],
+    },
+    "unwatch_tasks": {
+        "watcher": BAD_NAMES,
+        "task_ids": [[None], [ID, None], [[ID]], [ID] * 10001],
+    },
+    "peek_tasks": {"task_ids": [None, [None], [ID, None], [[ID]], [ID] * 10001]},
 }  # fmt: skip
 
 
@@ -169,7 +219,24 @@ def right_arguments(function: str, claim: states.Claim) -> Arguments:
         "retry_task": lease_proof | {"error": ERROR},
         "report_progress": lease_proof | {"progress": None},
         "save_checkpoint": lease_proof | {"checkpoint": None},
-    }
+        "fan_out": {
+            "specs": Jsonb([{"topic": "t"}]), "parent_task_id": claim.task_id, "pid": claim.pid,
+            "token": claim.token,
+        },
+        "get_join": {"task_id": claim.task_id},
+        "join_results": {"task_id": claim.task_id},
+        "task_tree": {"task_id": claim.task_id},
+        "wait_for_task": lease_proof | {"waits_for": ID},
+        "record_step": lease_proof | {"name": "s", "value": None},
+        "list_steps": {"task_id": claim.task_id},
+        "open_stream": {"task_id": claim.task_id},
+        "append_stream": lease_proof | {"items": Jsonb([1])},
+        "read_stream": {"task_id": claim.task_id},
+        "get_stream": {"task_id": claim.task_id},
+        "watch_tasks": {"watcher": "w", "task_ids": [claim.task_id], "for": "1 s"},
+        "unwatch_tasks": {"watcher": "w"},
+        "peek_tasks": {"task_ids": [claim.task_id]},
+    }  # fmt: skip
     return right.get(function, lease_proof)
 
 
@@ -218,6 +285,8 @@ INFINITE = {
     "mark_idle": "for",
     "try_lock": "ttl",
     "renew_lock": "ttl",
+    "fan_out": "deadline",
+    "watch_tasks": "for",
 }
 
 
@@ -261,6 +330,7 @@ AT_THE_LIMIT: dict[str, tuple[str, Callable[[], Any]]] = {
     "terminate_task": ("result", lambda: Jsonb("x" * 1048574)),
     "save_checkpoint": ("checkpoint", lambda: Jsonb("x" * 1048574)),
     "report_progress": ("progress", lambda: Jsonb("x" * 65534)),
+    "record_step": ("value", lambda: Jsonb("x" * 1048574)),
     "fail_task": ("error", lambda: Jsonb({"code": "e", "message": "x" * (65536 - 28)})),
 }
 
@@ -269,8 +339,10 @@ AT_THE_LIMIT: dict[str, tuple[str, Callable[[], Any]]] = {
 def test_a_value_of_exactly_the_allowed_size_is_kept(queue: Queue, function: str) -> None:
     argument, value = AT_THE_LIMIT[function]
     claim = states.running(queue)
-    queue.one(function, **claim.arguments(), **{argument: value()})
-    assert getattr(queue.row(claim.task_id), argument) == value().obj
+    given = right_arguments(function, claim) | {argument: value()}
+    answer = queue.one(function, **given)
+    kept = answer if function == "record_step" else queue.row(claim.task_id)
+    assert getattr(kept, argument) == value().obj
 
 
 @pytest.mark.parametrize("function", AT_THE_LIMIT)
@@ -279,7 +351,7 @@ def test_a_short_number_with_a_long_text_counts_by_its_text(queue: Queue, functi
     argument, _ = AT_THE_LIMIT[function]
     claim = states.running(queue)
     value = '{"n": [' + ",".join(["1e131000"] * 9) + "]}"
-    found = queue.refused(function, **claim.arguments(), **{argument: value})
+    found = queue.refused(function, **(right_arguments(function, claim) | {argument: value}))
     assert (found.sqlstate, found.detail["argument"]) == ("22023", argument)
 
 

@@ -160,6 +160,31 @@ def test_the_history_of_a_candidate_tells_whose_it_is(fresh: Queue) -> None:
     assert "candidate" not in created.detail
 
 
+def test_null_is_as_good_as_no_argument(fresh: Queue) -> None:
+    optional = (
+        "needed", "max_running", "deadline", "task_id", "topic", "kind", "data", "sub_topic",
+        "parent_task_id", "pid", "token", "priority", "retry", "timeout", "headers",
+        "max_attempts",
+    )  # fmt: skip
+    given, plain = (
+        fresh.one("fan_out", specs=specs(2), **options)
+        for options in (dict.fromkeys(optional), {})
+    )
+    own = {"task_id", "task_group_id", "created_at", "updated_at"}
+    for look in (fresh.row, lambda task_id: join(fresh, task_id)):
+        one, two = (vars(look(made.task_id)) for made in (given, plain))
+        assert {k: v for k, v in one.items() if k not in own} == {
+            k: v for k, v in two.items() if k not in own
+        }
+
+
+def test_a_join_and_its_children_are_one_group(fresh: Queue) -> None:
+    join_id = fan_out(fresh, 3)
+    succeed(fresh, children(fresh, join_id)[0])
+    rows = fresh.call("list_group", task_group_id=join_id)
+    assert {row.task_id for row in rows} == {join_id, *children(fresh, join_id)}
+
+
 # Bounds
 
 

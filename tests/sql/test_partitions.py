@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.calling import Clock, Queue
 
-OF_TASKS = ("finished_tasks", "past_leases", "payloads")
+OF_TASKS = ("finished_tasks", "past_leases", "payloads", "task_steps", "stream_items")
 PARENTS = (*OF_TASKS, "schedule_fires")
 LARGE = Jsonb(["%030x" % (n * 7919**8) for n in range(400)])
 
@@ -81,14 +81,16 @@ def test_what_found_no_partition_waits_in_the_default_one_and_moves_along(
 ) -> None:
     clock.advance("10 weeks")
     lease = fresh.leased("t", data=LARGE)
+    fresh.verb("record_step", lease, name="s", value=Jsonb(1))
+    fresh.verb("append_stream", lease, items=Jsonb([1]))
     fresh.verb("release_lease", lease)
     fresh.verb("terminate_task", fresh.reserve("t"), result=Jsonb("B"))
-    assert in_default(fresh) == [1, 1, 1]
+    assert in_default(fresh) == [1, 1, 1, 1, 1]
     before = fresh.image(lease.task_id)
     if noticed == "weeks later":
         clock.advance("3 weeks")
     fresh.one("sweep")
-    assert in_default(fresh) == [0, 0, 0]
+    assert in_default(fresh) == [0, 0, 0, 0, 0]
     assert fresh.image(lease.task_id) == before
     row = fresh.row(lease.task_id)
     assert (row.status, row.result, row.data) == ("terminated", "B", LARGE.obj)

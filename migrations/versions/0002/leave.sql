@@ -24,10 +24,10 @@ drop function
     sokka.get_join, sokka.get_stream, sokka.insert_children, sokka.join_results,
     sokka.join_summary, sokka.leave_orphans, sokka.let_children_go, sokka.let_go,
     sokka.list_steps, sokka.look_after_orphans, sokka.needed_of, sokka.note_departure,
-    sokka.note_the_rest, sokka.open_stream, sokka.outcome_of_join, sokka.peek_tasks, sokka.put_to_sleep,
+    sokka.note_new_children, sokka.note_the_rest, sokka.old_snapshot, sokka.open_stream, sokka.outcome_of_join, sokka.peek_tasks, sokka.put_to_sleep,
     sokka.read_inbox, sokka.read_specs, sokka.read_stream, sokka.record_step,
-    sokka.resubmit_task, sokka.stream_of, sokka.take_news, sokka.task_tree, sokka.tell_watchers,
-    sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_waiting,
+    sokka.resubmit_task, sokka.stream_of, sokka.take_child, sokka.take_news, sokka.task_tree, sokka.tell_watchers,
+    sokka.unread_joins, sokka.unwatch_tasks, sokka.uuid_of, sokka.wait_for_task, sokka.wake_sleeper, sokka.wake_waiting, sokka.was_cancelled,
     sokka.watch_tasks, sokka.write_items, sokka.write_join;
 drop function
     sokka.assert_lock, sokka.change_schedule, sokka.check_lock, sokka.checked_instant, sokka.delete_schedule,

@@ -14,7 +14,11 @@ create function sokka.finish_tasks(
     p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_now timestamptz,
     p_owned boolean, p_failures integer default 0, p_advance boolean default true
 ) returns void
-language plpgsql as $$
+language plpgsql
+-- A session that planned the look at watched_tasks while that was empty would read all
+-- of it for ever.
+set enable_seqscan = off
+as $$
 declare
     -- Where the inbox of the joins stood: what this end tells them lies after it.
     v_inbox_pos constant bigint := (select s.last_value from sokka.join_inbox_pos_seq s);
@@ -44,8 +48,10 @@ begin
     )
     select array_agg(case when k.is_join then k.task_id else k.parent_task_id end)
                filter (where k.is_join or k.candidate is not null),
-           array_agg(k.parent_task_id) filter (where k.candidate is null),
-           array_agg(k.task_id) filter (where k.candidate is null)
+           array_agg(k.parent_task_id)
+               filter (where k.candidate is null and k.parent_task_id is not null),
+           array_agg(k.task_id)
+               filter (where k.candidate is null and k.parent_task_id is not null)
       into v_joins, v_parents, v_children
       from kept k where k.is_join or k.parent_task_id is not null;
     if v_parents is not null then

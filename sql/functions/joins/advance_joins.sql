@@ -15,7 +15,7 @@ declare
     v_id uuid;
 begin
     -- Under an old snapshot the counts of others cannot be seen: the sweep will do it.
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    if sokka.old_snapshot() then
         return;
     end if;
     for v_id in select distinct u.id from unnest(p_ids) u (id) where u.id is not null order by 1 loop
@@ -75,31 +75,44 @@ begin
     if p_join.state = 'open' then
         p_join.succeeded := p_join.succeeded + v_news.succeeded;
         p_join.failed := p_join.failed + v_news.done - v_news.succeeded;
-        p_join.in_flight := p_join.in_flight
-            - (select count(*) from unnest(v_news.candidates) c where c <= p_join.released);
+        p_join.in_flight := p_join.in_flight - v_news.let_go;
     else
         p_join.late := p_join.late + v_news.answered;
     end if;
 end
 $$;
 
--- cancel_the_rest: what a decided join still has; closed when all are final.
+-- cancel_the_rest: the candidates that a decided join still has; and whatever stands below
+-- one whose own task was cancelled, its reducer's tasks too. Closed when all candidates
+-- are final.
 create function sokka.cancel_the_rest(p_join sokka.joins, p_from bigint) returns void
 language plpgsql as $$
+declare
+    v_cancelled constant boolean := sokka.was_cancelled(p_join.task_id);
 begin
-    if p_join.state = 'decided' and p_join.done < p_join.total then
-        perform sokka.cancel_children(p_join.task_id, case p_join.outcome
-            when 'cancelled' then 'what it belonged to was cancelled'
-            when 'deadline' then 'the deadline of its join passed'
-            else 'its join was decided' end, 1000);
+    if v_cancelled or p_join.state = 'decided' and p_join.done < p_join.total then
+        perform sokka.cancel_children(p_join.task_id, case
+            when v_cancelled or p_join.outcome = 'cancelled' then 'what it belonged to was cancelled'
+            when p_join.outcome = 'deadline' then 'the deadline of its join passed'
+            else 'its join was decided' end, 1000, not v_cancelled);
         p_join := (sokka.take_news(p_join, p_from)).p_join;
-        perform sokka.note_the_rest(p_join.task_id);
+        perform sokka.note_the_rest(p_join.task_id, not v_cancelled);
     end if;
     if p_join.done >= p_join.total then
         p_join.state := 'closed';
     end if;
     perform sokka.write_join(p_join);
+    -- Its reducer may sleep for a child of its own.
+    if not sokka.wake_sleeper(p_join.task_id) then
+        insert into sokka.join_inbox (join_id, task_id) values (p_join.task_id, p_join.task_id);
+    end if;
 end
+$$;
+
+create function sokka.was_cancelled(p_task_id uuid) returns boolean
+language sql stable as $$
+    select exists (select from sokka.finished_tasks f
+                    where f.task_id = p_task_id and f.error ->> 'code' = 'cancelled')
 $$;
 
 create function sokka.write_join(p_join sokka.joins) returns void
@@ -112,19 +125,41 @@ language sql as $$
      where j.task_id = p_join.task_id
 $$;
 
--- look_after_orphans: news of a task that is no join: it was cancelled, and so is what
--- is live below it. A join that another session holds is no orphanage: leave its inbox.
+-- wake_sleeper: wake a task that still sleeps for a child which has ended. False if it has
+-- to be tried again: somebody holds its row.
+create function sokka.wake_sleeper(p_id uuid) returns boolean
+language plpgsql as $$
+declare
+    v_waits_for uuid;
+begin
+    select t.waits_for into v_waits_for from sokka.tasks t
+     where t.task_id = p_id and t.status = 'snoozed';
+    if v_waits_for is null or exists (select from sokka.tasks c where c.task_id = v_waits_for) then
+        return true;
+    end if;
+    perform from sokka.tasks t
+      where t.task_id = p_id and t.waits_for = v_waits_for for update skip locked;
+    if not found then
+        return false;
+    end if;
+    perform sokka.let_go(array[p_id], sokka.clock());
+    return true;
+end
+$$;
+
+-- look_after_orphans: news of a task that is no join. It sleeps for a child that has ended;
+-- or it was cancelled, and so is what is live below it. A join that another session holds
+-- is no such task, and a sleeper that is held stays in the inbox.
 create function sokka.look_after_orphans(p_id uuid) returns void
 language plpgsql as $$
 begin
-    if exists (select from sokka.joins j where j.task_id = p_id) then
+    if exists (select from sokka.joins j where j.task_id = p_id) or not sokka.wake_sleeper(p_id) then
         return;
     end if;
     delete from sokka.join_inbox i where i.join_id = p_id;
-    if found and exists (select from sokka.finished_tasks f
-                          where f.task_id = p_id and f.error ->> 'code' = 'cancelled') then
-        perform sokka.cancel_children(p_id, 'its parent was cancelled', 1000);
-        perform sokka.note_the_rest(p_id);
+    if found and sokka.was_cancelled(p_id) then
+        perform sokka.cancel_children(p_id, 'its parent was cancelled', 1000, false);
+        perform sokka.note_the_rest(p_id, false);
     end if;
 end
 $$;
@@ -132,7 +167,7 @@ $$;
 -- read_inbox: take what lies there for a join; how its children ended is looked up by
 -- their keys. answered: those that ended by their own word, not by a cancellation.
 create function sokka.read_inbox(
-    p_id uuid, p_from bigint, out last_pos bigint, out candidates integer[], out done integer,
+    p_id uuid, p_from bigint, out last_pos bigint, out done integer, out let_go integer,
     out succeeded integer, out answered integer, out first_succeeded boolean
 )
 language plpgsql
@@ -143,9 +178,9 @@ as $$
 begin
     with news as (
         delete from sokka.join_inbox i where i.join_id = p_id and i.pos > p_from
-        returning i.pos, i.task_id, i.candidate
+        returning i.pos, i.task_id, i.candidate, i.held
     ), ends as (
-        select n.pos, n.candidate, coalesce(f.status = 'terminated', false) as ok,
+        select n.pos, n.candidate, n.held, coalesce(f.status = 'terminated', false) as ok,
                f.finished_at, coalesce(f.code <> 'cancelled', false) as by_itself
           from news n
           left join lateral (
@@ -153,11 +188,11 @@ begin
               from sokka.finished_tasks f where f.task_id = n.task_id limit 1) f
             on n.candidate is not null
     )
-    select max(e.pos), array_agg(e.candidate) filter (where e.candidate is not null),
-           count(e.candidate), count(e.candidate) filter (where e.ok),
+    select max(e.pos), count(e.candidate), count(e.candidate) filter (where not e.held),
+           count(e.candidate) filter (where e.ok),
            count(e.candidate) filter (where e.by_itself),
            (array_agg(e.ok order by e.finished_at, e.candidate) filter (where e.candidate is not null))[1]
-      into last_pos, candidates, done, succeeded, answered, first_succeeded
+      into last_pos, done, let_go, succeeded, answered, first_succeeded
       from ends e;
 end
 $$;
@@ -287,8 +322,26 @@ begin
 end
 $$;
 
+-- unread_joins: up to p_max joins with something in their inbox, after p_after in order
+-- of ids. One probe of the index for each, however much lies there.
+create function sokka.unread_joins(p_after uuid, p_max integer) returns setof uuid
+language sql stable as $$
+    with recursive found as (
+        (select i.join_id from sokka.join_inbox i
+          where i.join_id > p_after order by i.join_id limit 1)
+        union all
+        (select n.join_id from found f
+          cross join lateral (
+            select i.join_id from sokka.join_inbox i
+             where i.join_id > f.join_id order by i.join_id limit 1) n)
+    )
+    select f.join_id from found f limit p_max
+$$;
+
 -- advance_joins_due: the sweep's part: joins with something in their inbox that nobody
 -- has taken yet, and those whose deadline has passed. When the next one is worth a look.
+-- Nothing was written since the last look of this session, and nothing was left: then
+-- the inbox is not read, save every second for what was committed late.
 create function sokka.advance_joins_due(p_max integer, out next_look timestamptz)
 language plpgsql
 set enable_seqscan = off
@@ -299,31 +352,36 @@ declare
     v_hint constant jsonb := sokka.scan_hint('joins');
     v_started constant timestamptz := sokka.clock();
     v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
-    v_from bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
-    v_last bigint;
-    v_ids uuid[];
+    v_written constant bigint := (select s.last_value from sokka.join_inbox_pos_seq s);
+    -- Where the last look stopped, if it stopped before the end.
+    v_after uuid := (v_hint ->> 'after')::uuid;
+    v_left boolean := coalesce((v_hint ->> 'left')::boolean, false);
+    v_ids uuid[] := '{}';
     v_id uuid;
 begin
-    select array_agg(distinct i.join_id), max(i.pos) into v_ids, v_last
-      from (select b.join_id, b.pos from sokka.join_inbox b
-             where b.pos > v_from order by b.pos limit p_max) i;
-    v_ids := v_ids || array(
-        select j.task_id from sokka.joins j
-         where j.state = 'open' and j.deadline_at is not null and j.deadline_at <= v_started
-         order by j.deadline_at limit p_max);
-    for v_id in select distinct u.id from unnest(v_ids) u (id) order by 1 loop
+    if v_full or v_left or v_written is distinct from (v_hint ->> 'written')::bigint then
+        v_ids := array(select u from sokka.unread_joins(
+            coalesce(v_after, '00000000-0000-0000-0000-000000000000'), p_max) u);
+        -- Round and round, so that many that are held do not hold up the others.
+        v_after := case when cardinality(v_ids) = p_max then v_ids[p_max] end;
+    end if;
+    for v_id in
+        select u.id from unnest(v_ids || array(
+            select j.task_id from sokka.joins j
+             where j.state = 'open' and j.deadline_at is not null and j.deadline_at <= v_started
+             order by j.deadline_at limit p_max)) u (id) group by u.id loop
         perform sokka.advance_join(v_id, 0);
     end loop;
-    select greatest(min(j.deadline_at), v_started + interval '100 milliseconds') into next_look
+    select case when min(j.deadline_at) is not null
+                then greatest(min(j.deadline_at), v_started + interval '100 milliseconds') end
+      into next_look
       from sokka.joins j where j.state = 'open' and j.deadline_at is not null;
-    -- What is left belongs to a join that somebody holds, or came since: look again soon.
-    if exists (select from sokka.join_inbox b where b.pos > v_from) then
-        next_look := v_started + interval '100 milliseconds';
-    end if;
-    if not exists (select from sokka.join_inbox b where b.pos > v_from and b.pos <= v_last) then
-        v_from := coalesce(v_last, v_from);
+    v_left := v_after is not null
+        or cardinality(v_ids) > 0 and exists (select from sokka.join_inbox i where i.join_id = any (v_ids));
+    if v_left then
+        next_look := least(next_look, v_started + interval '100 milliseconds');
     end if;
     perform sokka.note_scan('joins', v_hint, v_full, v_started,
-        jsonb_build_object('from', v_from));
+        jsonb_build_object('written', v_written, 'left', v_left, 'after', v_after));
 end
 $$;

@@ -292,7 +292,8 @@ returns table (ord bigint, task_id uuid, created boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_any_given constant boolean := (select bool_or(u.given) from unnest(p_specs) u);
+    v_any_given boolean;
+    v_any_child boolean;
     v_now timestamptz;
     v_left sokka.task_spec[] := p_specs;
     v_met sokka.task_spec[];
@@ -301,6 +302,8 @@ declare
     v_holder uuid;
 begin
     perform sokka.check_specs(p_specs);
+    select bool_or(u.given), bool_or(u.parent_task_id is not null and u.candidate is null)
+      into v_any_given, v_any_child from unnest(p_specs) u;
     v_now := sokka.clock();
     if v_any_given then
         perform sokka.claim_given_ids(p_specs, v_now);
@@ -336,6 +339,9 @@ begin
     if v_any_given then
         perform sokka.refuse_finished_ids(p_specs);
     end if;
+    if v_any_child then
+        perform sokka.note_new_children(p_specs);
+    end if;
     perform sokka.announce(array(select distinct u.topic from unnest(p_specs) u order by 1));
 end
 $$;
@@ -357,4 +363,14 @@ begin
         perform sokka.refuse_task_id(v_taken.task_id, v_taken.ord, true);
     end if;
 end
+$$;
+
+-- note_new_children: their parents were only looked at, so one may have been cancelled
+-- before this is committed. The sweep sees it then, and takes the children along. A
+-- fan-out has asserted its parent's lease instead.
+create function sokka.note_new_children(p_specs sokka.task_spec[]) returns void
+language sql as $$
+    insert into sokka.join_inbox (join_id, task_id)
+    select distinct u.parent_task_id, u.parent_task_id from unnest(p_specs) u
+     where u.parent_task_id is not null and u.candidate is null and not u.is_join
 $$;

@@ -6,8 +6,9 @@ create function sokka.note_departure() returns trigger
 language plpgsql as $$
 begin
     if old.candidate is not null then
-        insert into sokka.join_inbox (join_id, task_id, candidate)
-        values (old.parent_task_id, old.task_id, old.candidate);
+        insert into sokka.join_inbox (join_id, task_id, candidate, held)
+        values (old.parent_task_id, old.task_id, old.candidate,
+            old.status = 'snoozed' and old.run_at = sokka.until_told());
     end if;
     if old.is_join then
         insert into sokka.join_inbox (join_id, task_id) values (old.task_id, old.task_id);
@@ -19,8 +20,15 @@ create trigger tasks_departed after delete on sokka.tasks
     for each row when (old.candidate is not null or old.is_join)
     execute function sokka.note_departure();
 
+-- old_snapshot: whether this transaction does not see what others commit meanwhile.
+create function sokka.old_snapshot() returns boolean
+language sql stable as $$
+    select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+$$;
+
 -- leave_orphans: of cancelled tasks, those that have children, which are to be cancelled
--- too. Noted in the inbox, so that the sweep goes on where this call stops.
+-- too. Noted in the inbox, so that the sweep goes on where this call stops. Under an old
+-- snapshot children made since cannot be seen: then all of them are noted.
 create function sokka.leave_orphans(p_task_ids uuid[]) returns uuid[]
 language plpgsql as $$
 declare
@@ -29,7 +37,8 @@ begin
     with parents as (
         insert into sokka.join_inbox (join_id, task_id)
         select u.id, u.id from unnest(p_task_ids) u (id)
-         where exists (select from sokka.tasks c where c.parent_task_id = u.id)
+         where sokka.old_snapshot()
+            or exists (select from sokka.tasks c where c.parent_task_id = u.id)
         returning join_id
     )
     select array_agg(p.join_id) into v_parents from parents p;
@@ -57,23 +66,36 @@ begin
 end
 $$;
 
--- wake_waiting: parents that sleep for one of these children. One whose row is held is
--- passed by: that is wait_for_task, which looks at the child after this end.
+-- wake_waiting: parents that sleep for one of these children. Whose row somebody holds at
+-- this moment gets a note in the inbox, unless that is wait_for_task: it is not asleep
+-- yet, and looks at the child when this end is through.
 create function sokka.wake_waiting(p_parents uuid[], p_children uuid[], p_now timestamptz) returns void
 language plpgsql
 set enable_seqscan = off
 as $$
 declare
-    v_sleeping uuid[];
+    v_woken uuid[];
 begin
-    select array_agg(l.task_id) into v_sleeping
+    if sokka.old_snapshot() then
+        -- One that fell asleep since cannot be seen: the sweep finds out.
+        insert into sokka.join_inbox (join_id, task_id)
+        select m.parent, m.child from unnest(p_parents, p_children) m (parent, child);
+        return;
+    end if;
+    select array_agg(l.task_id) into v_woken
       from (select u.* from unnest(p_parents, p_children) u (parent, child) order by u.parent) m
      cross join lateral (
         select t.task_id from sokka.tasks t
          where t.task_id = m.parent and t.waits_for = m.child and t.status = 'snoozed'
            for update skip locked) l;
-    if v_sleeping is not null then
-        perform sokka.let_go(v_sleeping, p_now);
+    if v_woken is not null then
+        perform sokka.let_go(v_woken, p_now);
     end if;
+    insert into sokka.join_inbox (join_id, task_id)
+    select t.task_id, m.child
+      from unnest(p_parents, p_children) m (parent, child)
+     cross join lateral (
+        select t.task_id from sokka.tasks t
+         where t.task_id = m.parent and t.waits_for = m.child and t.status = 'snoozed') t;
 end
 $$;

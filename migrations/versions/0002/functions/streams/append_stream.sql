@@ -60,6 +60,7 @@ language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

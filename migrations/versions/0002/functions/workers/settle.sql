@@ -53,10 +53,24 @@ begin
     when 'release' then
         select * into v_outcome from sokka.release_lease(p_task_id, p_pid, p_token);
     when 'wait' then
+        perform sokka.take_child(sokka.uuid_of('waits_for', p_arg));
         select * into v_outcome from sokka.wait_for_task(p_task_id, p_pid, p_token,
             sokka.uuid_of('waits_for', p_arg));
     end case;
     return v_outcome;
+end
+$$;
+
+-- take_child: the lock of wait_for_task, not waited for: two batches that end each
+-- other's children would wait in a ring.
+create function sokka.take_child(p_task_id uuid) returns void
+language plpgsql as $$
+begin
+    perform from sokka.tasks t where t.task_id = p_task_id for key share skip locked;
+    if not found and exists (select from sokka.tasks t where t.task_id = p_task_id) then
+        perform sokka.refuse('55P03', format('task %s is busy', p_task_id),
+            jsonb_build_object('task_id', p_task_id));
+    end if;
 end
 $$;
 

@@ -35,13 +35,15 @@ set lock_timeout = '3s'
 as $$
 declare
     v_for constant interval := sokka.checked_lease('for', p_for);
+    v_until timestamptz;
     v_marked integer;
 begin
     perform sokka.check_name('watcher', p_watcher);
     perform sokka.check_not_null('for', p_for is null);
     perform sokka.check_ids(p_task_ids);
+    v_until := sokka.clock() + v_for;
     insert into sokka.watched_tasks as w (task_id, watcher, watched_until)
-    select distinct u.id, p_watcher, sokka.clock() + v_for from unnest(p_task_ids) u (id) order by 1
+    select distinct u.id, p_watcher, v_until from unnest(p_task_ids) u (id) order by 1
     on conflict (task_id, watcher) do update set watched_until = excluded.watched_until;
     get diagnostics v_marked = row_count;
     return v_marked;
