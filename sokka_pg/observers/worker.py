@@ -16,6 +16,7 @@ from sokka_pg.worker import Worker
 class Pooled(Protocol):
     """A store that tells of its pool."""
 
+    @property
     def pool_stats(self) -> Mapping[str, int]: ...
 
 
@@ -41,7 +42,7 @@ class WorkerCollector(Collector):
     def _of_pools(self) -> Iterator[Metric]:
         connections, most, waiting = map(empty, (f.POOL_CONNECTIONS, f.POOL_MOST, f.POOL_WAITING))
         for name, store in self._pools.items():
-            stats = store.pool_stats()
+            stats = store.pool_stats
             idle = stats.get("pool_available", 0)
             connections.add_metric([name, "idle"], idle)
             connections.add_metric([name, "used"], max(0, stats.get("pool_size", 0) - idle))

@@ -104,6 +104,7 @@ class PgTaskStore:
     ) -> AbstractContextManager[FencedTransaction[Connection[Any]]]:
         return fenced(self._source, proof(lease), terminate=terminate)
 
+    @property
     def pool_stats(self) -> Mapping[str, int]:
         """The figures of the pool, as psycopg's pool names them."""
         return self._source.stats()

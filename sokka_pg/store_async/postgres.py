@@ -99,6 +99,7 @@ class AsyncPgTaskStore:
     ) -> AbstractAsyncContextManager[FencedTransaction[AsyncConnection[Any]]]:
         return fenced_async(self._source, proof(lease), terminate=terminate)
 
+    @property
     def pool_stats(self) -> Mapping[str, int]:
         """The figures of the pool, as psycopg's pool names them."""
         return self._source.stats()

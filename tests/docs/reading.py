@@ -5,6 +5,7 @@ What is changed on the way, and nothing else:
 - ``postgresql://localhost/shop``, and the command that starts a development server,
   stand for the database of the test; ``postgresql://localhost/archive`` for an empty
   one beside it;
+- port 9464, where workers show their metrics, stands for a free one;
 - the names of roles get an ending, for roles belong to the whole server;
 - ``make`` only says what it would do (the tests are one of its targets);
 - ``sokka worker`` runs beside what follows, until the page is at its end.
@@ -17,6 +18,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +31,7 @@ from tests.docs.blocks import ROOT, Block
 
 SHOP, ARCHIVE = "postgresql://localhost/shop", "postgresql://localhost/archive"
 STARTED = "$(sokka pg start)"
+METRICS_PORT = "9464"
 DEADLINE_S = 90
 _ROLES = re.compile(r"\bshop_(producer|worker|viewer|operator)\b")
 _WORKER = re.compile(r"^sokka worker\b", re.MULTILINE)
@@ -46,6 +49,7 @@ class Reader:
     def __init__(self, folder: Path, shop: str, archive: str) -> None:
         self.folder, self.shop, self.archive = folder, shop, archive
         self.ending = uuid.uuid4().hex[:8]
+        self.port = _free_port()
         self.environment = self._own_environment()
         self.workers: list[subprocess.Popen[str]] = []
         self._session: subprocess.Popen[str] | None = None
@@ -103,6 +107,7 @@ class Reader:
         for placeholder, url in ((STARTED, self.shop), (SHOP, self.shop), (ARCHIVE, self.archive)):
             text = text.replace(placeholder, url)
             text = text.replace(_for_sqlalchemy(placeholder), _for_sqlalchemy(url))
+        text = text.replace(METRICS_PORT, str(self.port))
         return _ROLES.sub(rf"\g<0>_{self.ending}", text)
 
     def _python(self, block: Block, text: str) -> str:
@@ -166,6 +171,12 @@ class Reader:
         )  # fmt: skip
         assert not check or run.returncode == 0, f"{block}\n{run.stdout}{run.stderr}"
         return run
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _for_sqlalchemy(url: str) -> str:

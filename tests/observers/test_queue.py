@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 import uuid
@@ -17,6 +18,8 @@ from sokka_pg import PgTaskStore
 from sokka_pg.errors import BadArgument
 from sokka_pg.observers import QueueCollector
 from sokka_pg.observers import families as f
+from sokka_pg.schema import sql_root
+from tests.docs.reading import psql_folder
 from tests.observers.conftest import Value
 
 
@@ -137,6 +140,22 @@ def test_what_a_role_may_not_see_is_left_out_and_said_once(
     assert value("sokka_open_joins") is None
     said = [r.getMessage() for r in caplog.records if "metrics of joins" in r.getMessage()]
     assert said == ["metrics of joins are left out: permission denied for view fan_outs"]
+
+
+def test_the_role_viewer_sees_every_figure(
+    db: str, registry: CollectorRegistry, role: str
+) -> None:
+    with PgTaskStore(db) as store:
+        store.create_task("mail")
+    run = subprocess.run(
+        [psql_folder() / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-v", f"viewer={role}",
+         "-f", sql_root() / "roles.sql", db],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    registry.register(QueueCollector(make_conninfo(db, user=role), wait=20))
+    told = {metric.name for metric in registry.collect() if metric.samples}
+    assert told == {family.name for family in f.OF_QUEUE}
 
 
 def test_a_database_that_is_away_costs_the_figures_and_nothing_else(
