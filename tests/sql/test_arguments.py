@@ -118,8 +118,9 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "fires": [
             None, Jsonb(None), Jsonb({}), Jsonb([1]), Jsonb([{"schedule_id": "x"}]),
             Jsonb([{"due_at": "2024-01-01 08:00"}]), Jsonb([{"due_at": "now"}]),
-            Jsonb([{"ticks": "2024-01-01T08:00:00Z"}]), Jsonb([{"next_at": "9999-01-01T00:00:00Z"}]),
-            Jsonb([{"generation": "first"}]), Jsonb([{"busy": "maybe"}]), Jsonb([{}] * 10_001),
+            Jsonb([{"ticks": "2024-01-01T08:00:00Z"}]),
+            Jsonb([{"next_at": "9999-01-01T00:00:00Z"}]), Jsonb([{"generation": "first"}]),
+            Jsonb([{"busy": "maybe"}]), Jsonb([{}] * 10_001),
         ],
     },
     "fan_out": {
