@@ -66,7 +66,7 @@ class OpenTelemetryObserver:
         parent = trace_context(headers) if "traceparent" in headers else None
         with self._span(f"send {topic}", SpanKind.PRODUCER, parent, {
             "messaging.operation.type": "send", "messaging.destination.name": topic,
-            "sokka.kind": kind,
+            "sokka_pg.kind": kind,
         }):  # fmt: skip
             added: dict[str, str] = {}
             _PROPAGATOR.inject(added)
@@ -77,8 +77,8 @@ class OpenTelemetryObserver:
         """Around the call of a handler."""
         with self._span(f"process {task.topic}", SpanKind.CONSUMER, trace_context(task.headers), {
             "messaging.operation.type": "process", "messaging.destination.name": task.topic,
-            "messaging.message.id": str(task.task_id), "sokka.kind": task.kind,
-            "sokka.attempt": task.attempt, "sokka.token": task.token,
+            "messaging.message.id": str(task.task_id), "sokka_pg.kind": task.kind,
+            "sokka_pg.attempt": task.attempt, "sokka_pg.token": task.token,
         }) as span:  # fmt: skip
             with self._lock:
                 self._runs[task.token] = span
@@ -103,7 +103,7 @@ class OpenTelemetryObserver:
             try:
                 yield span
             except Outcome as outcome:
-                span.set_attribute("sokka.outcome", type(outcome).__name__)
+                span.set_attribute("sokka_pg.outcome", type(outcome).__name__)
                 raise
             except BaseException as exc:
                 # the name only: a message may hold what is nobody else's business

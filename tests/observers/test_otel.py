@@ -147,7 +147,7 @@ async def test_errors_are_errors_and_outcomes_are_not(
     for topic, outcome in (("b", "Snooze"), ("c", "Fail")):
         span = spans.one(f"process {topic}")
         assert span.status.is_ok
-        assert span.attributes["sokka.outcome"] == outcome
+        assert span.attributes["sokka_pg.outcome"] == outcome
 
 
 async def test_an_enqueue_that_fails_is_an_error_of_its_span(app: Sokka, spans: Spans) -> None:

@@ -17,7 +17,7 @@ from tests.docs.blocks import ROOT
 from tests.observers.samples import EVENTS, concrete
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-DASHBOARD = json.loads((ROOT / "docs" / "grafana" / "sokka.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads((ROOT / "docs" / "grafana" / "dashboard.json").read_text(encoding="utf-8"))
 OF_PROMETHEUS = {"le"}
 _METRIC = re.compile(
     r"^\| `(sokka_\w+)` \| (\w+) \| ([\w, ]*) \| ([\w -]+) \| [^|]+ \|$", re.MULTILINE
