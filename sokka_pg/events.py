@@ -189,15 +189,6 @@ class Fired(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LockLost(Event):
-    """A leased lock ended under its holder. ``reason`` is as in ``Lost``."""
-
-    key: str
-    token: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Disconnected(Event):
     """The database stopped answering. Said once for each outage and part.
 

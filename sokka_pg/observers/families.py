@@ -84,13 +84,10 @@ TICKS = _counter("sokka_schedule_ticks_total", "schedule", "ticks", "ticks that 
 TICK_LATE_SECONDS = _histogram(
     "sokka_schedule_tick_late_seconds", "", "how late ticks became tasks", _WAITS
 )
-LOCKS_LOST = _counter(
-    "sokka_locks_lost_total", "key", "locks", "leased locks that ended under their holder"
-)
 
 OF_EVENTS = (
     RESERVED, ATTEMPTS, ATTEMPT_SECONDS, PICKUP_SECONDS, ERRORS, REFUSALS, LOST_LEASES, CANCELS,
-    ABANDONED, CALL_SECONDS, SWEPT, OUTAGES, PART_UP, TICKS, TICK_LATE_SECONDS, LOCKS_LOST,
+    ABANDONED, CALL_SECONDS, SWEPT, OUTAGES, PART_UP, TICKS, TICK_LATE_SECONDS,
 )  # fmt: skip
 
 # --- local jobs ------------------------------------------------------------

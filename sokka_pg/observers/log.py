@@ -21,7 +21,6 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _OFTEN = (events.Reserved, events.Started, events.Called, events.Extended)
 _BAD = (
     events.Failed, events.Lost, events.FenceRefused, events.Abandoned, events.Disconnected,
-    events.LockLost,
 )  # fmt: skip
 _BAD_OF_JOBS = frozenset({"failed"})
 _OFTEN_OF_JOBS = frozenset({"scheduled", "started"})

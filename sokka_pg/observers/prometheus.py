@@ -33,8 +33,8 @@ class PrometheusObserver:
     """Counts what workers and job schedulers tell, in ``registry``.
 
     Give one observer to as many workers and schedulers of a process as you like.
-    The number of series has a bound: of topics with kinds, topics, jobs, schedules,
-    locks and error codes the first ``most`` keep their names, later ones are
+    The number of series has a bound: of topics with kinds, topics, jobs, schedules
+    and error codes the first ``most`` keep their names, later ones are
     ``other``. Raises UsageError if the registry has these metrics already.
     """
 
@@ -43,7 +43,7 @@ class PrometheusObserver:
         self._metrics: dict[str, Any] = dict(_made((*f.OF_EVENTS, *f.OF_JOBS), self.registry))
         self._bounds = {
             name: Bounded(most)
-            for name in ("topic", "topic_kind", "code", "job", "skip", "schedule", "key", "fixed")
+            for name in ("topic", "topic_kind", "code", "job", "skip", "schedule", "fixed")
         }
         self._of_events: dict[type[events.Event], Callable[[Any], None]] = {
             events.Reserved: self._reserved,
@@ -53,7 +53,6 @@ class PrometheusObserver:
             events.Extended: lambda event: self._called("extend", event.took_s),
             events.Swept: self._swept,
             events.Fired: self._fired,
-            events.LockLost: self._lock_lost,
             events.Disconnected: self._disconnected,
             events.Reconnected: self._reconnected,
             events.WorkerStarted: self._worker_started,
@@ -128,9 +127,6 @@ class PrometheusObserver:
     def _fired(self, event: events.Fired) -> None:
         self._child(f.TICKS, *self._bounded("schedule", event.name)).inc()
         self._child(f.TICK_LATE_SECONDS).observe(max(0.0, event.late_s))
-
-    def _lock_lost(self, event: events.LockLost) -> None:
-        self._child(f.LOCKS_LOST, *self._bounded("key", event.key)).inc()
 
     # --- jobs -------------------------------------------------------------
 

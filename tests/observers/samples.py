@@ -42,7 +42,6 @@ EVENTS: tuple[Event, ...] = (
     events.Extended(3, 0.01),
     events.Swept(1, 0, 0, 0),
     events.Fired("nightly", datetime(2026, 1, 2, tzinfo=UTC), ID, 0.2),
-    events.LockLost("report", 7, "watchdog"),
     events.Disconnected("desk", "server closed the connection"),
     events.Reconnected("desk", 1.5),
     events.WorkerStarted("w", ("t",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -14,7 +15,8 @@ from prometheus_client import CollectorRegistry
 
 from sokka_pg import Snooze, Sokka
 from sokka_pg.events import Called, Event, Finished, Reserved
-from sokka_pg.observers import Export, PrometheusObserver, WorkerCollector
+from sokka_pg.observers import Export, LogObserver, PrometheusObserver, WorkerCollector
+from sokka_pg.scheduler import Job, Scheduler
 from tests.faults import handlers
 from tests.faults.waiting import Seen, until_async
 from tests.observers.conftest import Value, Working
@@ -174,3 +176,28 @@ async def test_an_export_uses_the_observer_that_the_app_has(
 
 async def _nothing() -> None:
     pass
+
+
+def test_a_scheduler_of_local_jobs_tells_the_same_observers(
+    registry: CollectorRegistry, value: Value, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise ValueError("secret")
+
+    caplog.set_level("INFO", "sokka_pg.events")
+    observers = [PrometheusObserver(registry), LogObserver()]
+    scheduler = Scheduler(observers=observers)
+    scheduler.register(Job("fine", "@every 1h", lambda: None))
+    scheduler.register(Job("bad", "@every 1h", fails))
+    with scheduler:
+        scheduler.trigger("fine")
+        with pytest.raises(Exception, match="secret"):
+            scheduler.trigger("bad")
+    assert value("sokka_job_runs_total", job="fine", result="succeeded") == 1
+    assert value("sokka_job_runs_total", job="bad", result="failed") == 1
+    assert value("sokka_job_run_duration_seconds_count", job="bad") == 1
+    last = value("sokka_job_last_success_unixtime", job="fine")
+    assert last is not None and abs(last - time.time()) < 600
+    said = [record.getMessage() for record in caplog.records if record.name == "sokka_pg.events"]
+    assert [line.split()[0] for line in said] == ["job_succeeded", "job_failed"]
+    assert "secret" not in "".join(said)
