@@ -8,7 +8,9 @@ the answer that carry the SQL's column names, and the SQLSTATE of a refusal.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -47,6 +49,7 @@ class AsyncCaller:
 
 
 PROOF = ("task_id", "pid", "token")
+LOCK = ("key", "owner", "token")
 SQL_VERBS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "create_task": ("create_task", ("topic", "data"), {}),
     "task": ("get_task", ("task_id",), {}),
@@ -87,17 +90,33 @@ SQL_VERBS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "pause_topic": ("pause_topic", ("topic", "reason"), {}),
     "resume_topic": ("resume_topic", ("topic",), {}),
     "sweep": ("sweep", ("max_tasks",), {}),
+    "try_lock": ("try_lock", ("key", "owner", "ttl"), {}),
+    "renew_lock": ("renew_lock", (*LOCK, "ttl"), {}),
+    "release_lock": ("release_lock", LOCK, {}),
+    "assert_lock": ("assert_lock", LOCK, {}),
+    "put_schedule": ("put_schedule", ("name", "spec", "overwrite"), {}),
+    "schedule": ("get_schedule", ("name",), {}),
+    "list_schedules": ("list_schedules", ("filters", "cursor", "limit"), {}),
+    "pause_schedule": ("pause_schedule", ("name", "reason"), {}),
+    "resume_schedule": ("resume_schedule", ("name", "reason"), {}),
+    "trigger_schedule": ("trigger_schedule", ("name", "reason"), {}),
+    "delete_schedule": ("delete_schedule", ("name", "reason"), {}),
+    "next_schedule_at": ("next_schedule_at", (), {}),
 }
 MANY = {
     "tasks", "list_tasks", "list_leased_tasks", "reserve_tasks", "join_results", "steps",
-    "read_stream", "peek_tasks", "task_tree",
+    "read_stream", "peek_tasks", "task_tree", "list_schedules",
 }  # fmt: skip
-VALUES = {"watch_tasks", "unwatch_tasks"}
+VALUES = {
+    "watch_tasks": "watch_tasks", "unwatch_tasks": "unwatch_tasks",
+    "renew_lock": "lock_expires_at", "assert_lock": "lock_expires_at",
+    "delete_schedule": "deleted",
+}  # fmt: skip
 JSON_ARGUMENTS = {
     "data", "result", "error", "progress", "checkpoint", "filters", "headers", "specs", "value",
-    "items",
+    "items", "spec",
 }  # fmt: skip
-DURATIONS = {"lease", "snooze", "delay", "timeout", "deadline", "for"}
+DURATIONS = {"lease", "snooze", "delay", "timeout", "deadline", "for", "ttl"}
 
 
 class SqlCaller:
@@ -119,7 +138,7 @@ class SqlCaller:
             f"select * from sokka.{function}({named})", params
         ).fetchall()
         if verb in VALUES:
-            return rows[0][function]
+            return rows[0][VALUES[verb]]
         found = [SimpleNamespace(**row) for row in rows]
         return found if verb in MANY else (found[0] if found else None)
 
@@ -131,7 +150,7 @@ def _sql_value(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in JSON_ARGUMENTS:
-        return Jsonb(value)
+        return Jsonb(value, lambda found: json.dumps(found, default=datetime.isoformat))
     return f"{value} seconds" if name in DURATIONS else value
 
 

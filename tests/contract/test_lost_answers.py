@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from sokka_pg.errors import DatabaseUnavailable, TaskAlreadyExists, WrongOwner
-from sokka_pg.model import Status
+from sokka_pg.model import DueSchedule, ScheduleFire, Status
 from sokka_pg.store import PgTaskStore
 from tests.contract.callers import AsyncCaller, SyncCaller
 from tests.contract.proxy import LossyProxy
 
 Lossy = SyncCaller | AsyncCaller
 Row = Callable[[UUID], dict[str, Any]]
+SCHEDULE: dict[str, Any] = {
+    "schedule": "once",
+    "next_at": datetime(2024, 1, 1, tzinfo=UTC),
+    "task": {"topic": "ticks"},
+}
 
 
 @pytest.fixture
@@ -124,6 +130,75 @@ def test_a_step_is_recorded_once_and_its_value_is_told(
     assert lossy("record_step", leased, name="pay", value=7).value == 7
     assert proxy.lost == 1
     assert [step.value for step in store.steps(leased.task_id)] == [7]
+
+
+def test_a_released_lock_is_known_by_its_end(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore
+) -> None:
+    lock = store.try_lock("k", "a", 60)
+    assert lock is not None
+    proxy.lose_next_answer()
+    assert lossy("release_lock", "k", "a", lock.token) is None
+    assert proxy.lost == 1
+    assert store.try_lock("k", "b", 60) is not None
+    with pytest.raises(WrongOwner):
+        lossy("release_lock", "k", "a", lock.token)
+
+
+def test_a_lock_is_renewed_though_the_answer_was_lost(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore
+) -> None:
+    lock = store.try_lock("k", "a", 60)
+    assert lock is not None
+    proxy.lose_next_answer()
+    assert lossy("renew_lock", "k", "a", lock.token, 120) > lock.lock_expires_at
+    assert proxy.lost == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("try_lock", ("k", "a", 60)),
+        ("put_schedule", ("s", {**SCHEDULE, "schedule": "another"})),
+        ("trigger_schedule", ("s",)),
+        ("delete_schedule", ("s",)),
+    ],
+)
+def test_an_act_that_could_be_done_twice_is_not_repeated(
+    lossy: Lossy, proxy: LossyProxy, store: PgTaskStore, verb: str, arguments: tuple[Any, ...]
+) -> None:
+    store.put_schedule("s", SCHEDULE)
+    proxy.lose_next_answer()
+    with pytest.raises(DatabaseUnavailable) as lost:
+        lossy(verb, *arguments)
+    assert lost.value.detail["sent"] is True
+    assert proxy.lost == 1
+
+
+def test_ticks_that_fired_unheard_do_not_fire_again(
+    proxy: LossyProxy, store: PgTaskStore
+) -> None:
+    store.put_schedule("s", SCHEDULE)
+
+    def plan(due: list[DueSchedule]) -> list[ScheduleFire]:
+        return [
+            ScheduleFire(each.schedule_id, each.generation, each.due_at, [each.due_at])
+            for each in due
+        ]
+
+    with PgTaskStore(proxy.url) as lossy:
+        lossy.next_schedule_at()
+
+        def plan_and_break(due: list[DueSchedule]) -> list[ScheduleFire]:
+            # The answer to fire_schedules comes through, that to the commit does not.
+            proxy.lose_answer_after(1)
+            return plan(due)
+
+        with pytest.raises(DatabaseUnavailable):
+            lossy.fire_due(plan_and_break)
+        assert proxy.lost == 1
+        assert lossy.fire_due(plan) == []
+    assert len(store.list_tasks({"topic": "ticks"}).items) == 1
 
 
 def test_a_snooze_is_not_repeated(lossy: Lossy, proxy: LossyProxy, leased: Any, row: Row) -> None:
