@@ -48,7 +48,7 @@ create table sokka.schedule_fires (
     name        text not null,
     -- Asked for by somebody, beside the schedule's own ticks.
     extra       boolean not null,
-    primary key (schedule_id, generation, fire_at)
+    primary key (schedule_id, generation, fire_at, extra)
 ) partition by range (fire_at);
 create index schedule_fires_task on sokka.schedule_fires (task_id);
 create table sokka.schedule_fires_default partition of sokka.schedule_fires default;

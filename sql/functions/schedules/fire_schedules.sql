@@ -3,14 +3,14 @@
 -- number of programs may do so at once.
 
 -- due_schedules: up to p_limit schedules that are due, locked; others' are passed by.
--- busy: it is serial, and the task of its last tick is not final. clock: the time by
--- which they are due.
+-- serial: one tick at a time may become a task; busy: that of its last one is not final
+-- yet. clock: the time by which they are due.
 -- Raises: 22023, 25001.   Locks: the schedules' rows, never waiting.
 create function sokka.due_schedules(p_limit integer default 500)
 returns table (
     schedule_id uuid, name text, generation bigint, schedule text, anchor_at timestamptz,
     due_at timestamptz, missed text, max_catch_up integer, grace interval, busy boolean,
-    repeats bigint, runs bigint, expires_at timestamptz, clock timestamptz
+    repeats bigint, runs bigint, expires_at timestamptz, clock timestamptz, serial boolean
 )
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
@@ -30,7 +30,7 @@ begin
         select s.schedule_id, s.name, s.generation, s.schedule, s.anchor_at, s.next_at, s.missed,
                s.max_catch_up, s.grace,
                s.serial and exists (select from sokka.tasks t where t.task_id = s.last_task_id),
-               s.repeats, s.runs, s.expires_at, v_now
+               s.repeats, s.runs, s.expires_at, v_now, s.serial
           from sokka.schedules s
          where s.look_at <= v_now and s.look_at is not null and s.paused_at is null
          order by s.look_at limit p_limit for update skip locked;
@@ -57,11 +57,11 @@ $$;
 -- Leaves: the tasks of the ticks and the advanced schedule, or neither. A schedule whose
 --         task cannot be made keeps its tick, says why, and is looked at in a minute;
 --         it holds nobody up.
--- Returns for each how many tasks were made, and the verdict: ok, SK007 (it is not as it
+-- Returns for each how many tasks were made, which, and the verdict: ok, SK007 (it is not as it
 --         was: somebody else has fired it, or changed it), or the SQLSTATE of the fault.
 -- Raises: 22023, 25001.   Locks: the schedules' rows.
 create function sokka.fire_schedules(p_fires jsonb)
-returns table (ord bigint, schedule_id uuid, fired integer, verdict text)
+returns table (ord bigint, schedule_id uuid, fired integer, verdict text, task_ids uuid[])
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -74,6 +74,9 @@ declare
 begin
     perform sokka.check_isolation();
     v_fires := sokka.read_fires(p_fires);
+    if (select count(*) <> count(distinct f.schedule_id) from unnest(v_fires) f) then
+        perform sokka.refuse_argument('fires', 'must name each schedule once');
+    end if;
     -- In order of ids, whoever calls.
     perform from sokka.schedules s
       where s.schedule_id in (select f.schedule_id from unnest(v_fires) f)
@@ -90,7 +93,7 @@ begin
             return query select * from sokka.fire_together(array[v_fire]);
         exception when others then
             perform sokka.put_off(v_fire, sqlerrm);
-            return query select v_fire.ord, v_fire.schedule_id, 0, sqlstate;
+            return query select v_fire.ord, v_fire.schedule_id, 0, sqlstate, '{}'::uuid[];
         end;
     end loop;
 end
@@ -123,7 +126,7 @@ $$;
 -- fire_together: the ticks of these schedules become tasks, and the schedules move on.
 -- Their rows are locked. Ticks beyond the repeats or after the end do not fire.
 create function sokka.fire_together(p_fires sokka.schedule_fire[])
-returns table (ord bigint, schedule_id uuid, fired integer, verdict text)
+returns table (ord bigint, schedule_id uuid, fired integer, verdict text, task_ids uuid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -155,14 +158,14 @@ begin
     return query
         with made as (
             select d.schedule_id, count(*) as fired, max(d.fire_at) as last_fire_at,
-                   (array_agg(d.task_id order by d.fire_at desc))[1] as last_task_id
+                   array_agg(d.task_id order by d.fire_at) as task_ids
               from sokka.schedule_fires d
              where d.task_id in (select u.task_id from unnest(v_specs) u) group by 1
         ), moved as (
             update sokka.schedules s
                set runs = s.runs + coalesce(m.fired, 0), skipped = s.skipped + f.skipped,
                    last_fire_at = coalesce(m.last_fire_at, s.last_fire_at),
-                   last_task_id = coalesce(m.last_task_id, s.last_task_id),
+                   last_task_id = coalesce(m.task_ids[m.fired], s.last_task_id),
                    next_at = n.next_at, updated_at = v_now,
                    look_at = case when f.busy then v_now + interval '1 second'
                                   when f.error is not null then v_now + interval '1 minute'
@@ -183,7 +186,8 @@ begin
             returning s.schedule_id
         )
         select f.ord, f.schedule_id, coalesce(m.fired, 0)::integer,
-               case when v.schedule_id is not null then 'ok' else 'SK007' end
+               case when v.schedule_id is not null then 'ok' else 'SK007' end,
+               coalesce(m.task_ids, '{}')
           from unnest(p_fires) f
           left join made m on m.schedule_id = f.schedule_id
           left join moved v on v.schedule_id = f.schedule_id

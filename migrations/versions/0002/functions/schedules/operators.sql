@@ -96,9 +96,17 @@ begin
     perform sokka.check_reason(p_reason);
     task_id := sokka.new_task_id();
     fire_at := sokka.clock();
-    insert into sokka.schedule_fires (schedule_id, generation, fire_at, fired_at, task_id, name, extra)
-    values (v_schedule.schedule_id, v_schedule.generation, fire_at, fire_at, task_id,
-        v_schedule.name, true);
+    loop
+        insert into sokka.schedule_fires as f
+            (schedule_id, generation, fire_at, fired_at, task_id, name, extra)
+        values (v_schedule.schedule_id, v_schedule.generation, trigger_schedule.fire_at,
+            sokka.clock(), trigger_schedule.task_id, v_schedule.name, true)
+        on conflict do nothing;
+        exit when found;
+        -- Another one in the same microsecond; the schedule's row is locked, so each ends
+        -- this soon.
+        fire_at := fire_at + interval '1 microsecond';
+    end loop;
     perform sokka.insert_tasks(array[
         sokka.spec_of_tick(v_schedule.task, v_schedule.name, task_id, fire_at)]);
     perform sokka.record_act('trigger_schedule', task_id, v_schedule.task ->> 'topic', p_reason,

@@ -5,7 +5,7 @@
 -- as before stays as it is.
 -- Needs:  a name; an object with schedule (text), next_at (its first tick, an instant
 --         with an offset), task (an object as create_tasks takes it, with a topic) and,
---         if wanted: anchor_at, missed (skip, one, all), max_catch_up, grace, serial,
+--         if wanted: anchor_at (default: next_at), missed (skip, one, all), max_catch_up, grace, serial,
 --         repeats, expires_at, source, description. p_overwrite: change what is there.
 -- Returns its id and generation, and whether it was made or changed.
 -- Raises: 22023, SK014 (there is another one, p_overwrite is false), 55P03.
@@ -87,7 +87,7 @@ begin
     v_row.schedule := p_spec ->> 'schedule';
     v_row.next_at := sokka.checked_instant('next_at', p_spec ->> 'next_at');
     v_row.look_at := v_row.next_at;
-    v_row.anchor_at := coalesce(sokka.checked_instant('anchor_at', p_spec ->> 'anchor_at'), v_now);
+    v_row.anchor_at := coalesce(sokka.checked_instant('anchor_at', p_spec ->> 'anchor_at'), v_row.next_at);
     v_row.expires_at := sokka.checked_instant('expires_at', p_spec ->> 'expires_at');
     v_row.missed := coalesce(p_spec ->> 'missed', 'one');
     v_row.serial := coalesce((p_spec ->> 'serial')::boolean, false);
@@ -100,7 +100,8 @@ begin
     v_row.task := p_spec -> 'task';
     v_row.spec := p_spec - array['next_at', 'anchor_at'];
     -- A task that could not be made is refused now, not at its tick.
-    perform sokka.check_specs(sokka.read_specs(jsonb_build_array(v_row.task)));
+    perform sokka.check_specs(array[
+        sokka.spec_of_tick(v_row.task, p_name, v_row.schedule_id, v_row.next_at)]);
     return v_row;
 end
 $$;
