@@ -44,7 +44,7 @@ from sokka_pg.connections import ConnectionOptions
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.durations import Duration, to_timedelta
 from sokka_pg.errors import UsageError
-from sokka_pg.events import Observer, enqueuing
+from sokka_pg.events import EventFeed, Observer, enqueuing
 from sokka_pg.model import CreatedTask, RetryPolicy
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.registry import PayloadReader, Registry, TaskSpec, mode_of
@@ -55,7 +55,18 @@ from sokka_pg.store_async import AsyncPgTaskStore
 from sokka_pg.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
-    from sokka_pg.scheduler import AsyncKeptLease, KeptLease, PostgresLocker
+    from sokka_pg.scheduler import (
+        AsyncKeptLease,
+        AsyncRuntime,
+        KeptLease,
+        Periodic,
+        PeriodicOptions,
+        PostgresLocker,
+        Runtime,
+        ScheduleLoop,
+        SyncReport,
+    )
+    from sokka_pg.schedules import Schedule
     from sokka_pg.workload import AsyncWorkloadScheduler, WorkloadScheduler
     from sokka_pg.workload.shell import WorkloadOptions
 
@@ -137,6 +148,28 @@ class Task(Generic[P, R]):
         """The task with options: when, how urgent, in whose transaction…"""
         return Bound(self, options)
 
+    def periodic(
+        self,
+        schedule: Schedule | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[PeriodicOptions],
+    ) -> Periodic:
+        """Enqueue this task by the clock, with these arguments: ``@every 5m``, ``@daily``,
+        ``0 30 9 * * 1-5``.
+
+        Kept in the database under ``name`` (default: the task's kind) from when a worker
+        or scheduler of the app starts, or ``sync_schedules`` is called. Raises
+        BadArgument, and UsageError for a name that this app declared before.
+        """
+        from sokka_pg.scheduler import Periodic
+
+        topic, rest = self._options({})
+        data = self.spec.payload.write(tuple(args), kwargs or {})
+        task = {"topic": topic, "data": data, **rest}
+        return self.app._declare(Periodic.of(schedule, task, self.spec.kind, options))
+
     def connect_to(self, database_url: str, schema: str) -> None:
         """Point the app elsewhere: a worker's child process follows its parent."""
         self.app.connect_to(database_url, schema)
@@ -187,7 +220,8 @@ class Sokka:
     needed: ``SOKKA_DATABASE_URL``, ``DATABASE_URL``, then ``PG*``. Nothing is
     connected before; pools are opened in the process that uses them.
     ``max_data_bytes`` is the longest JSON text of a payload, as the installation's
-    setting of that name allows; 1 MiB unless both say otherwise.
+    setting of that name allows; 1 MiB unless both say otherwise. ``name`` tells the
+    schedules of this app from those of others in the same database.
     """
 
     def __init__(
@@ -199,8 +233,11 @@ class Sokka:
         connections: ConnectionOptions | None = None,
         observers: Iterable[Observer] = (),
         max_data_bytes: int = DATA_LIMIT,
+        name: str | None = None,
     ) -> None:
         self._given_url = database_url
+        self.name = None if name is None else arguments.name(name, "name")
+        self._periodic: dict[str, Periodic] = {}
         self._max_data_bytes = max_data_bytes
         self._schema = check_name(schema) if schema is not None else None
         self._pid, self._connections = pid, connections
@@ -371,6 +408,107 @@ class Sokka:
             return declare
         return declare.declared(handler, sys._getframe(1).f_locals)
 
+    def periodic(
+        self,
+        schedule: Schedule | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+        topic: str = "default",
+        process: bool = False,
+        retry: RetryPolicy | Mapping[str, Any] | int | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        max_losses: int | None = None,
+        **options: Unpack[PeriodicOptions],
+    ) -> DeclarePeriodic:
+        """Declare a task that is enqueued by the clock: ``@app.periodic("@every 5m")``.
+
+        What a declaration says, see ``task``; when and how, ``Task.periodic``.
+        """
+        declare = Declare(
+            self, kind, topic, process, retries.policy_from(retry),
+            None if timeout is None else _positive(timeout), priority, max_losses,
+        )
+        return DeclarePeriodic(declare, schedule, tuple(args), kwargs or {}, options)
+
+    @property
+    def periodic_tasks(self) -> tuple[Periodic, ...]:
+        """What ``periodic`` declared."""
+        return tuple(self._periodic.values())
+
+    def sync_schedules(self, *, prune: bool = False) -> SyncReport:
+        """Put the periodic tasks of this app into the database; a worker does so at its
+        start. What is there already stays as it is, with its next tick; what was changed
+        begins anew. ``prune``: delete what this app declared once, and does not now.
+        Schedules of others are left alone. Raises UsageError for ``prune`` in an app
+        without a ``name``.
+        """
+        from sokka_pg.context.plans import carry_out
+        from sokka_pg.scheduler.periodic import asking, synced
+
+        plan = synced(self.periodic_tasks, self._source(prune), prune)
+        return carry_out(plan, asking(self.store))
+
+    async def sync_schedules_async(self, *, prune: bool = False) -> SyncReport:
+        """``sync_schedules`` for an event loop."""
+        from sokka_pg.context.plans import carry_out_async
+        from sokka_pg.scheduler.periodic import asking, synced
+
+        plan = synced(self.periodic_tasks, self._source(prune), prune)
+        return await carry_out_async(plan, asking(self.async_store))
+
+    @property
+    def runtime(self) -> Runtime:
+        """Managed jobs in this app's database; their handlers run in its workers."""
+        from sokka_pg.scheduler import Runtime
+
+        return Runtime(self.store, self.registry)
+
+    @property
+    def runtime_async(self) -> AsyncRuntime:
+        """``runtime`` for event loops."""
+        from sokka_pg.scheduler import AsyncRuntime
+
+        return AsyncRuntime(self.async_store, self.registry)
+
+    def schedule_loop(
+        self, *, observers: Iterable[Observer] = (), feed: EventFeed | None = None
+    ) -> ScheduleLoop:
+        """What puts this app's schedules and fires all that are due; workers have one.
+        It has a connection of its own."""
+        from sokka_pg.scheduler import ScheduleLoop
+
+        store = AsyncPgTaskStore(
+            self.database_url, self.schema, max_data_bytes=self._max_data_bytes,
+            options=replace(self.connections, max_size=1),
+        )
+        return ScheduleLoop(
+            store, self.periodic_tasks, source=self._source(), feed=feed,
+            observers=[*self.observers, *observers], owns_store=True,
+        )
+
+    def run_scheduler(self, *, observers: Iterable[Observer] = ()) -> None:
+        """Fire schedules until SIGTERM or SIGINT, without working off any task. In the
+        main thread, like ``run_worker``."""
+        self.run(self.schedule_loop(observers=observers))
+
+    def _declare(self, periodic: Periodic) -> Periodic:
+        if periodic.name in self._periodic:
+            raise UsageError(f"a periodic task {periodic.name!r} is declared; give it a name")
+        self._periodic[periodic.name] = periodic
+        return periodic
+
+    def _source(self, own_name: bool = False) -> str:
+        if own_name and self.name is None:
+            # it would delete what other apps without a name have declared
+            raise UsageError("prune needs an app with a name: Sokka(name=...)")
+        return f"app:{self.name or 'unnamed'}"
+
+    async def _fire_beside(self, feed: EventFeed) -> None:
+        await self.schedule_loop(feed=feed).run()
+
     def workload(self, **options: Unpack[WorkloadOptions]) -> WorkloadScheduler:
         """A scheduler on this queue: submit, lease, stream, fan out. Close it."""
         from sokka_pg.workload import WorkloadScheduler
@@ -411,6 +549,7 @@ class Sokka:
             self.registry, Stores(self.store, self.async_store), self.database_url, self.schema,
             topics=chosen, pid=pid or self._pid, options=options,
             connections=self._connections, observers=[*self.observers, *observers],
+            beside=self._fire_beside if (options or WorkerOptions()).schedules else None,
         )
 
     def run_worker(
@@ -426,8 +565,8 @@ class Sokka:
         there does Python take signals."""
         self.run(self.worker(topics, pid=pid, options=options, observers=observers))
 
-    def run(self, worker: Worker) -> None:
-        """``run_worker`` for a worker that was made before."""
+    def run(self, worker: Worker | ScheduleLoop) -> None:
+        """``run_worker`` for a worker or a loop that was made before."""
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._until_signalled(worker))
@@ -435,7 +574,7 @@ class Sokka:
         finally:
             loop.close()
 
-    async def _until_signalled(self, worker: Worker) -> None:
+    async def _until_signalled(self, worker: Worker | ScheduleLoop) -> None:
         loop = asyncio.get_running_loop()
         asked = 0
 
@@ -491,6 +630,28 @@ class Declare:
         return Task(self.app, self.app.registry.add(spec), handler)
 
 
+@dataclass(frozen=True, slots=True)
+class DeclarePeriodic:
+    """What ``@app.periodic(...)`` gives: a decorator that keeps the handler's types."""
+
+    declare: Declare
+    schedule: Schedule | str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: PeriodicOptions
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[SyncTaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, handler: Callable[..., Any], /) -> Any:
+        task = self.declare.declared(handler, sys._getframe(1).f_locals)
+        task.periodic(self.schedule, args=self.args, kwargs=self.kwargs, **self.options)
+        return task
+
+
 async def _ended_or_left(timeout_s: float) -> None:
     """Let what is left in the loop end. ``asyncio.run`` would wait for ever for a
     handler that does not take a cancellation."""
@@ -509,4 +670,4 @@ def _positive(timeout: Duration) -> timedelta:
     return found
 
 
-__all__ = ["Bound", "Declare", "EnqueueOptions", "Sokka", "Task"]
+__all__ = ["Bound", "Declare", "DeclarePeriodic", "EnqueueOptions", "Sokka", "Task"]

@@ -180,11 +180,14 @@ class Swept(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fired(Event):
-    """A tick of a schedule became a task, ``late_s`` after the tick's instant."""
+    """A tick of a schedule became a task, ``late_s`` after the tick's instant.
+
+    ``task_id`` is None where the database did not say which task.
+    """
 
     name: str
     fire_at: datetime
-    task_id: UUID
+    task_id: UUID | None
     late_s: float
 
 

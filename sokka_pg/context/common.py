@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 
 from sokka_pg.calls.watching import task_hash
@@ -56,6 +57,15 @@ class AnyContext:
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
         return self.task.attempt
+
+    @property
+    def fire_at(self) -> datetime | None:
+        """The tick of its schedule for which the task was made; None for any other task."""
+        said = (self.task.headers or {}).get("sokka-fire-at", "")
+        try:
+            return datetime.fromisoformat(said)
+        except ValueError:
+            return None
 
     @property
     def cancelled(self) -> bool:

@@ -30,6 +30,17 @@ from sokka_pg.scheduler.locker import (
     PostgresLocker,
 )
 from sokka_pg.scheduler.locks import AsyncKeptLease, KeptLease, held_lease
+from sokka_pg.scheduler.loop import ScheduleLoop
+from sokka_pg.scheduler.managed import (
+    AsyncRuntime,
+    DeliveryFailureMode,
+    DeliveryFailurePolicy,
+    EventHandler,
+    ManagedJob,
+    Runtime,
+    TriggerEvent,
+)
+from sokka_pg.scheduler.periodic import Periodic, PeriodicOptions, SyncReport
 from sokka_pg.scheduler.scheduler import AsyncScheduler, Scheduler
 from sokka_pg.scheduler.settings import Option, with_locker, with_now, with_observer
 
@@ -40,8 +51,12 @@ __all__ = [
     "AsyncLocker",
     "AsyncPostgresLease",
     "AsyncPostgresLocker",
+    "AsyncRuntime",
     "AsyncScheduler",
+    "DeliveryFailureMode",
+    "DeliveryFailurePolicy",
     "Event",
+    "EventHandler",
     "EventKind",
     "Handler",
     "HandlerExists",
@@ -55,15 +70,22 @@ __all__ = [
     "LeaseOptions",
     "LockHeld",
     "Locker",
+    "ManagedJob",
     "NotStarted",
     "Observer",
     "ObserverFunc",
     "Option",
+    "Periodic",
+    "PeriodicOptions",
     "PostgresLease",
     "PostgresLocker",
     "RetryPolicy",
     "RunSkipped",
+    "Runtime",
+    "ScheduleLoop",
     "Scheduler",
+    "SyncReport",
+    "TriggerEvent",
     "held_lease",
     "with_locker",
     "with_now",

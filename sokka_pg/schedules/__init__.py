@@ -6,8 +6,9 @@ Only the tz database is read, the system's or that of the package ``tzdata``.
 from __future__ import annotations
 
 from sokka_pg.schedules.cron import Cron, Mark
+from sokka_pg.schedules.firing import durable, plan_fire, plan_fires
 from sokka_pg.schedules.plain import At, DurableSchedule, Every, Schedule, ScheduleFunc
-from sokka_pg.schedules.texts import at, cron, every, parse, schedule_func
+from sokka_pg.schedules.texts import Durable, at, cron, every, parse, schedule_func
 from sokka_pg.schedules.ticks import (
     Missed,
     MissedPolicy,
@@ -21,6 +22,7 @@ from sokka_pg.schedules.ticks import (
 __all__ = [
     "At",
     "Cron",
+    "Durable",
     "DurableSchedule",
     "Every",
     "Mark",
@@ -31,11 +33,14 @@ __all__ = [
     "ScheduleFunc",
     "at",
     "cron",
+    "durable",
     "every",
     "fires",
     "missed",
     "next_of",
     "occurrences",
     "parse",
+    "plan_fire",
+    "plan_fires",
     "schedule_func",
 ]

@@ -581,6 +581,9 @@ class PgTaskStore:
     ) -> TriggeredRun:
         return self._run(calls.trigger_schedule(name, reason), connection)
 
+    def clock(self, *, connection: Any = None) -> datetime:
+        return self._run(calls.clock(), connection)
+
     def next_schedule_at(self, *, connection: Any = None) -> NextLook | None:
         return self._run(calls.next_schedule_at(), connection)
 

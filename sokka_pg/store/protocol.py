@@ -636,6 +636,10 @@ class TaskStore(Protocol):
         NoScheduleFound."""
         ...
 
+    def clock(self, *, connection: Any = None) -> datetime:
+        """What time it is in the database, whose clock alone decides when anything is due."""
+        ...
+
     def next_schedule_at(self, *, connection: Any = None) -> NextLook | None:
         """When to look for due schedules again; None when nothing is scheduled. Cheap, however
         many there are."""

@@ -590,6 +590,9 @@ class AsyncPgTaskStore:
     ) -> TriggeredRun:
         return await self._run(calls.trigger_schedule(name, reason), connection)
 
+    async def clock(self, *, connection: Any = None) -> datetime:
+        return await self._run(calls.clock(), connection)
+
     async def next_schedule_at(self, *, connection: Any = None) -> NextLook | None:
         return await self._run(calls.next_schedule_at(), connection)
 

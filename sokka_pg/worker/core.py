@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from sokka_pg import events
 from sokka_pg.connections import ConnectionOptions
@@ -36,6 +36,10 @@ from sokka_pg.worker.options import WorkerOptions, new_pid, parse_topics
 log = logging.getLogger("sokka_pg.worker")
 
 SHORTEST_CALL_S, LONGEST_CALL_S = 5.0, 10.0
+LAST_S = 2.0
+
+Beside: TypeAlias = Callable[[EventFeed], Coroutine[Any, Any, None]]
+"""What else is done while a worker serves; cancelled when it stops."""
 
 
 class Worker:
@@ -60,12 +64,14 @@ class Worker:
         options: WorkerOptions | None = None,
         connections: ConnectionOptions | None = None,
         observers: Iterable[Observer] = (),
+        beside: Beside | None = None,
     ) -> None:
         self.options = (options or WorkerOptions()).checked()
         self.limits, self.slots = parse_topics(topics, self.options.concurrency)
         self.pid = pid or new_pid()
         self.registry = registry
         self.feed = EventFeed(observers)
+        self._beside = beside
         self._stores, self._url, self._schema = stores, database_url, schema
         self._connections = connections or ConnectionOptions()
         self._lease = timedelta(seconds=self.options.seconds("lease"))
@@ -151,15 +157,18 @@ class Worker:
         log.info("worker %s serves %s", self.pid, ", ".join(self.limits))
         try:
             async with self._wakeup() as wakeup:
-                aside = (
+                aside = {
                     asyncio.create_task(self._hear(wakeup)),
                     asyncio.create_task(keep_house(self._url, self._schema, self._connections)),
-                )
+                }
+                if self._beside is not None:
+                    aside.add(asyncio.create_task(self._beside(self.feed)))
                 try:
                     await self._decide()
                 finally:
                     for task in aside:
                         task.cancel()
+                    await asyncio.wait(aside, timeout=LAST_S)
         finally:
             if self._call is not None:
                 self._call.cancel()

@@ -31,6 +31,7 @@ class WorkerOptions:
     only for handlers that take milliseconds. ``poll``: how often an idle worker
     looks although nothing was notified. ``startup``: how long it waits for a
     database that is not there yet. ``listen``: whether to be notified at all.
+    ``schedules``: whether to put the app's schedules and to fire whatever is due.
     """
 
     lease: Duration = timedelta(seconds=30)
@@ -40,6 +41,7 @@ class WorkerOptions:
     poll: Duration = timedelta(seconds=1)
     startup: Duration = timedelta(seconds=60)
     listen: bool = True
+    schedules: bool = True
 
     def seconds(self, name: str) -> float:
         """A duration of these options in seconds."""
