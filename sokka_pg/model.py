@@ -543,7 +543,8 @@ class TriggeredRun:
 class DueSchedule:
     """A schedule whose tick ``due_at`` has come, by the database's ``clock``.
 
-    ``busy``: it is serial, and the task of its last tick has not ended.
+    ``serial``: one tick at a time may become a task; ``busy``: that of its last one has
+    not ended.
     """
 
     schedule_id: UUID
@@ -560,6 +561,7 @@ class DueSchedule:
     runs: int
     expires_at: datetime | None
     clock: datetime
+    serial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,12 +585,16 @@ class ScheduleFire:
 
 @dataclass(frozen=True, slots=True)
 class FireVerdict:
-    """One schedule of a batch: how many tasks were made. ``verdict`` is ``ok``, ``SK007``
-    (it is not as it was found) or the SQLSTATE of what broke it."""
+    """One schedule of a batch: how many tasks were made, and which, by their ticks.
+
+    ``verdict`` is ``ok``, ``SK007`` (it is not as it was found) or the SQLSTATE of what
+    broke it.
+    """
 
     schedule_id: UUID
     fired: int
     verdict: str
+    task_ids: tuple[UUID, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

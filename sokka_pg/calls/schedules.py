@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypedDict
+from uuid import UUID
 
 from sokka_pg import durations
 from sokka_pg.calls import arguments
@@ -62,7 +63,7 @@ class ScheduleSpec(TypedDict, total=False):
     """The task that a tick becomes: a spec of ``create_tasks``, with a topic, but no
     word of when it runs, of its id, its parent or a unique key."""
     anchor_at: datetime | None
-    """What intervals are counted from (aware); default: now."""
+    """What intervals are counted from (aware); default: the first tick."""
     missed: str
     """What becomes of ticks that nobody fired in time: ``skip``, ``one`` (default; the
     newest fires) or ``all``."""
@@ -174,6 +175,10 @@ def _columns_of(kind: type) -> tuple[Column, ...]:
     return tuple(_OWN_COLUMNS.get(each.name, column)(each.name) for each in fields(kind))
 
 
+def _uuids(values: Iterable[Any]) -> tuple[UUID, ...]:
+    return tuple(arguments.uuid(str(value)) for value in values)
+
+
 _ROW = _columns_of(ScheduleRow)
 _NAME = ("name", "text")
 _REASONED = (_NAME, ("reason", "text"))
@@ -279,7 +284,7 @@ _NEXT = Statement("next_schedule_at", _columns_of(NextLook))
 _DUE = Statement("due_schedules", _columns_of(DueSchedule), (("limit", "integer"),))
 _FIRE = Statement(
     "fire_schedules",
-    _columns_of(FireVerdict),
+    (*_columns_of(FireVerdict)[:-1], Column("r.task_ids", tuple, _uuids)),
     (("fires", "jsonb"),),
     suffix="order by r.ord",
 )

@@ -202,7 +202,8 @@ def test_what_is_due_fires_in_one_transaction(either: Any) -> None:
 
     assert len(either("fire_due", plan, 2)) == 2
     verdicts = either("fire_due", plan)
-    assert verdicts == [FireVerdict(seen[2].schedule_id, 1, "ok")]
+    last = either("schedule", seen[2].name)
+    assert verdicts == [FireVerdict(last.schedule_id, 1, "ok", (last.last_task_id,))]
     assert either("fire_due", plan) == []
     (due,) = [each for each in seen if each.name == "s0"]
     assert (due.schedule, due.due_at, due.missed) == ("@every 1h", LONG_AGO, "one")
@@ -268,12 +269,13 @@ def test_the_callers_transaction_fires_or_does_not(
             due = store.due_schedules(10, connection=connection)
             assert [each.name for each in due] == ["s"]
             assert store.fire_due(once_each) == [], "locked by the open transaction"
-            fired = store.fire_schedules(once_each(due), connection=connection)
-            assert [verdict.verdict for verdict in fired] == ["ok"]
+            (fired,) = store.fire_schedules(once_each(due), connection=connection)
+            assert (fired.verdict, fired.fired) == ("ok", 1)
             end()
             found = store.schedule("s")
             assert found is not None
             assert found.runs == runs
+        assert fired.task_ids == (found.last_task_id,)
 
 
 @pytest.mark.parametrize("begun", ASYNC, ids=name)

@@ -61,7 +61,7 @@ def test_a_schedule_is_put_with_its_defaults(fresh: Queue, clock: Clock) -> None
     assert (found.missed, found.max_catch_up, found.grace) == ("one", 100, timedelta(minutes=1))
     assert (found.serial, found.repeats, found.expires_at) == (False, None, None)
     assert (found.source, found.topic, found.kind) == ("sql", "ticks", "default")
-    assert (found.anchor_at, found.created_at) == (now, now)
+    assert (found.anchor_at.isoformat(), found.created_at) == (FAR, now)
     assert (found.runs, found.skipped, found.last_fire_at, found.last_task_id) == (0, 0, None, None)
     assert schedule(fresh, "t") is None
 
@@ -99,7 +99,7 @@ def test_a_change_is_a_new_generation_that_begins_anew(
     found = schedule(fresh, "s")
     assert (found.runs, found.last_fire_at, found.last_task_id) == (0, None, None)
     assert found.next_at.isoformat() == FAR
-    assert (found.anchor_at, found.created_at) == (clock.now(), START)
+    assert (found.anchor_at.isoformat(), found.created_at) == (FAR, START)
     assert [task.generation for task in tasks_of(fresh, "s")] == [1]
 
 
@@ -190,10 +190,7 @@ def test_json_null_is_the_same_as_saying_nothing(fresh: Queue, key: str) -> None
     put(fresh, "said", **{key: None})
     put(fresh, "unsaid")
     said, unsaid = schedule(fresh, "said"), schedule(fresh, "unsaid")
-    if key == "anchor_at":
-        assert said.anchor_at is not None
-    else:
-        assert getattr(said, key) == getattr(unsaid, key)
+    assert getattr(said, key) == getattr(unsaid, key)
 
 
 # Firing
@@ -206,9 +203,11 @@ def test_a_tick_becomes_a_task_that_says_whose_it_is(hourly: Queue, clock: Clock
     assert due_names(hourly) == ["s"]
     (due,) = hourly.call("due_schedules")
     assert (due.due_at, due.busy, due.runs, due.clock) == (START, False, 0, START)
+    assert due.serial is False
     (verdict,) = fire(hourly, fire_of(due, next_at=hours_after(START, 1)))
     assert (verdict.ord, verdict.fired, verdict.verdict) == (1, 1, "ok")
     (task,) = tasks_of(hourly, "s")
+    assert verdict.task_ids == [task.task_id]
     assert (task.topic, task.kind, task.data, task.status) == ("t", "k", [1], "starting")
     assert (task.priority, task.timeout, task.max_attempts) == (2, timedelta(minutes=1), 4)
     assert task.headers == {
@@ -247,6 +246,7 @@ def test_several_ticks_become_a_task_each(hourly: Queue, clock: Clock) -> None:
     (verdict,) = fire_due(hourly, ticks=ticks, next_at=hours_after(START, 4), skipped=1)
     assert (verdict.fired, verdict.verdict) == (3, "ok")
     assert [task.fire_at.isoformat() for task in tasks_of(hourly, "s")] == ticks
+    assert [task.task_id for task in tasks_of(hourly, "s")] == verdict.task_ids
     found = schedule(hourly, "s")
     assert (found.runs, found.skipped) == (3, 1)
     assert found.last_fire_at.isoformat() == ticks[-1]
@@ -255,7 +255,7 @@ def test_several_ticks_become_a_task_each(hourly: Queue, clock: Clock) -> None:
 
 def test_ticks_that_are_passed_over_make_no_task(hourly: Queue) -> None:
     (verdict,) = fire_due(hourly, ticks=[], skipped=7)
-    assert (verdict.fired, verdict.verdict) == (0, "ok")
+    assert (verdict.fired, verdict.verdict, verdict.task_ids) == (0, "ok", [])
     found = schedule(hourly, "s")
     assert (found.runs, found.skipped, found.last_fire_at) == (0, 7, None)
 
@@ -321,7 +321,7 @@ def test_a_serial_schedule_is_busy_until_the_task_of_its_last_tick_has_ended(
     fire_due(hourly, next_at=START.isoformat())
     (task_id,) = [task.task_id for task in tasks_of(hourly, "s")]
     (due,) = hourly.call("due_schedules")
-    assert (due.busy, due.due_at) == (True, START)
+    assert (due.serial, due.busy, due.due_at) == (True, True, START)
     (verdict,) = fire(hourly, fire_of(due, ticks=[], busy=True))
     assert (verdict.fired, verdict.verdict) == (0, "ok")
     found = schedule(hourly, "s")
@@ -422,7 +422,6 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "an id that nobody has": {"schedule_id": str(uuid4())},
     "an older generation": {"generation": 0},
     "another tick": {"due_at": hours_after(START, -1)},
-    "no id": {"schedule_id": None},
     "no generation": {"generation": None},
     "no tick": {"due_at": None},
 }
@@ -464,12 +463,12 @@ def test_nothing_to_fire_is_no_fault(fresh: Queue) -> None:
     assert fire(fresh) == []
 
 
-def test_the_same_schedule_twice_in_a_batch_fires_once(hourly: Queue) -> None:
+@pytest.mark.parametrize("more", [{}, {"ticks": []}, {"generation": 7}, {"schedule_id": None}])
+def test_a_batch_names_each_schedule_once(hourly: Queue, more: dict[str, Any]) -> None:
     (due,) = hourly.call("due_schedules")
-    verdicts = fire(hourly, fire_of(due), fire_of(due))
-    assert len(tasks_of(hourly, "s")) == 1
-    assert schedule(hourly, "s").runs == 1
-    assert sum(verdict.fired for verdict in verdicts) == 1, verdicts
+    found = hourly.refused("fire_schedules", fires=Jsonb([fire_of(due), fire_of(due, **more)]))
+    assert (found.sqlstate, found.detail["argument"]) == ("22023", "fires")
+    assert (tasks_of(hourly, "s"), schedule(hourly, "s").runs) == ([], 0)
 
 
 @pytest.mark.parametrize("function", ["due_schedules", "fire_schedules"])
