@@ -145,6 +145,26 @@ def test_the_roles_do_their_work_from_end_to_end(
         assert act("viewer", "select count(*) from sokka.task_tree(%s)", join_id) == 2
         assert act("viewer", "select outcome from sokka.fan_outs") == "satisfied"
         assert act("operator", "select value from sokka.list_steps(%s)", part) == 1
+        act(
+            "producer",
+            "select created from sokka.put_schedule('s', '{\"schedule\": \"once\","
+            " \"next_at\": \"2024-01-01T00:00:00Z\", \"task\": {\"topic\": \"mail\"}}')",
+        )
+        assert act("viewer", "select look_at <= clock from sokka.next_schedule_at()") is True
+        assert act(
+            "worker",
+            "select fired from sokka.fire_schedules((select jsonb_agg(jsonb_build_object("
+            "'schedule_id', schedule_id, 'generation', generation, 'due_at', due_at,"
+            " 'ticks', array[due_at])) from sokka.due_schedules()))",
+        ) == 1  # fmt: skip
+        assert act("viewer", "select state || runs || topic from sokka.all_schedules") == (
+            "finished1mail"
+        )
+        assert act("viewer", "select extra from sokka.fired_ticks") is False
+        assert act("operator", "select task ->> 'topic' from sokka.all_schedules") == "mail"
+        assert act("operator", "select deleted from sokka.delete_schedule('s')") is True
+        token = act("worker", "select token from sokka.try_lock('k', 'w', '1 minute')")
+        assert act("viewer", "select token from sokka.held_locks") == token
 
 
 async def test_a_worker_and_a_producer_in_python_need_no_more(
@@ -210,6 +230,11 @@ def test_a_workload_scheduler_needs_what_producer_and_worker_may(
         ("worker", "select sokka.finish_tasks(null, null, null, null, null, null)"),
         ("worker", "truncate sokka.tasks"),
         ("viewer", "table sokka.all_tasks"),
+        ("viewer", "select task from sokka.all_schedules"),
+        ("viewer", "select sokka.list_schedules()"),
+        ("producer", "select sokka.pause_schedule('s')"),
+        ("producer", "select sokka.try_lock('k', 'w', '1 s')"),
+        ("worker", "select sokka.delete_schedule('s')"),
         ("producer", "select sokka.join_results(gen_random_uuid())"),
         ("producer", "select sokka.read_stream(gen_random_uuid())"),
         ("viewer", "select sokka.list_steps(gen_random_uuid())"),
