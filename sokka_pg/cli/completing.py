@@ -37,6 +37,9 @@ _TOPICS = """
     ) known
     where starts_with(topic, %(prefix)s) order by topic limit 50
 """
+_SCHEDULES = """
+    select name from sokka.all_schedules where starts_with(name, %(prefix)s) order by name limit 50
+"""
 _TASK_IDS = """
     select task_id::text from (
         (select task_id from sokka.tasks
@@ -51,6 +54,11 @@ _TASK_IDS = """
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """Topics that begin like this."""
     return _ask(ctx, _TOPICS, {"prefix": incomplete})
+
+
+def schedules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Schedules whose name begins like this."""
+    return _ask(ctx, _SCHEDULES, {"prefix": incomplete})
 
 
 def task_ids(ctx: typer.Context, incomplete: str) -> list[str]:

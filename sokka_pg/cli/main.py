@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from sokka_pg.cli import bench, demo, doctor, enqueue, migrate, options, pg, task, topic, worker
+from sokka_pg.cli import (
+    bench,
+    demo,
+    doctor,
+    enqueue,
+    migrate,
+    options,
+    pg,
+    schedule,
+    task,
+    topic,
+    worker,
+)
 from sokka_pg.cli.output import EXIT_CODES, CommandGroup, answer
 
 app = typer.Typer(
@@ -27,6 +39,7 @@ doctor.register(app)
 bench.register(app)
 app.add_typer(task.app, name="task")
 app.add_typer(topic.app, name="topic")
+app.add_typer(schedule.app, name="schedule")
 
 
 def _print_version(wanted: bool) -> None:

@@ -83,6 +83,11 @@ def worker(
     listen: Annotated[
         bool, typer.Option("--listen/--no-listen", help="Be notified of tasks, or only poll.")
     ] = True,
+    schedules: Annotated[
+        bool,
+        typer.Option("--schedules/--no-schedules", help="Put the app's periodic tasks, and "
+                     "fire every schedule that is due, or leave that to others."),
+    ] = True,
     pooler: Annotated[
         bool,
         typer.Option("--pooler", help="A transaction-mode pooler such as PgBouncer stands "
@@ -114,13 +119,13 @@ def worker(
     the rest. The second: give back now. With --json the log is one object a line.
     """
     json_log = bool(options.given(ctx, "as_json"))
-    _set_up_logging(log_level, json_log)
+    set_up_logging(log_level, json_log)
     chosen = WorkerOptions(
         lease=duration("lease", lease), grace=duration("grace", grace),
         poll=duration("poll", poll), startup=duration("startup", startup),
-        concurrency=concurrency, prefetch=prefetch, listen=listen,
+        concurrency=concurrency, prefetch=prefetch, listen=listen, schedules=schedules,
     ).checked()
-    with _app(ctx, app) as found:
+    with named_app(ctx, app) as found:
         if pooler:
             found.connect_through_pooler()
         with _exported(found, metrics_host, metrics_port) as export:
@@ -137,7 +142,7 @@ def worker(
 
 
 @contextmanager
-def _app(ctx: typer.Context, path: str) -> Iterator[Sokka]:
+def named_app(ctx: typer.Context, path: str) -> Iterator[Sokka]:
     """The app, pointed at the database that the line names, or else at its own."""
     found = load_app(path)
     named = options.given(ctx, "database_url")
@@ -224,7 +229,7 @@ class Lines(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def _set_up_logging(level: LogLevel, json_lines: bool) -> None:
+def set_up_logging(level: LogLevel, json_lines: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if json_lines else Lines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -6,7 +6,7 @@ Only the tz database is read, the system's or that of the package ``tzdata``.
 from __future__ import annotations
 
 from sokka_pg.schedules.cron import Cron, Mark
-from sokka_pg.schedules.firing import durable, plan_fire, plan_fires
+from sokka_pg.schedules.firing import durable, plan_fire, plan_fires, upcoming
 from sokka_pg.schedules.plain import At, DurableSchedule, Every, Schedule, ScheduleFunc
 from sokka_pg.schedules.texts import Durable, at, cron, every, parse, schedule_func
 from sokka_pg.schedules.ticks import (
@@ -43,4 +43,5 @@ __all__ = [
     "plan_fire",
     "plan_fires",
     "schedule_func",
+    "upcoming",
 ]

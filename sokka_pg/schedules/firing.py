@@ -6,10 +6,19 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from sokka_pg.errors import BadArgument
-from sokka_pg.model import DueSchedule, ScheduleFire
-from sokka_pg.schedules.plain import Every, Schedule
+from sokka_pg.model import DueSchedule, ScheduleFire, ScheduleRow
+from sokka_pg.schedules.plain import At, Every, Schedule
 from sokka_pg.schedules.texts import Durable, parse
-from sokka_pg.schedules.ticks import POLICIES, Missed, MissedPolicy, fires, missed
+from sokka_pg.schedules.ticks import (
+    POLICIES,
+    Missed,
+    MissedPolicy,
+    Occurrence,
+    fires,
+    missed,
+    occurrences,
+)
+from sokka_pg.schedules.zones import TICK
 
 MOST_TICKS = 10_000
 """Ticks that are planned for one transaction; what is left stays due."""
@@ -51,6 +60,26 @@ def durable(schedule: Schedule | str, tz: str | None = None) -> Durable:
     if isinstance(schedule, Durable):
         return schedule
     raise BadArgument.of("schedule", "must be text, or an Every, At or Cron: it is stored")
+
+
+def upcoming(row: ScheduleRow, most: int = 10, after: datetime | None = None) -> list[Occurrence]:
+    """The next ticks of a schedule in the database, if all goes well; those later than
+    ``after``. Raises BadArgument."""
+    if row.next_at is None:
+        return []
+    schedule = parse(row.schedule)
+    if isinstance(schedule, Every):
+        schedule = schedule.anchored(row.anchor_at)
+    start = row.next_at - TICK
+    if row.repeats is None:
+        found = occurrences(schedule, max(start, after or start), row.expires_at, most)
+    else:
+        left = min(row.repeats - row.runs, MOST_TICKS)
+        found = occurrences(schedule, start, row.expires_at, left)
+    if not found or found[0].at > row.next_at:
+        # the first tick need not lie where the others do
+        found.insert(0, occurrences(At(row.next_at), start)[0])
+    return [each for each in found if after is None or each.at > after][:most]
 
 
 def policy(text: str) -> MissedPolicy:
