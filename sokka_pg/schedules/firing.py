@@ -104,7 +104,7 @@ def _ticks(due: DueSchedule) -> tuple[tuple[datetime, ...], datetime | None, int
             return found.fires, next_at, 0
         # All that may be caught up with: no flood of what was due long ago.
         next_at = missed(schedule, next_at, end, "one").next_at
-    most = min(len(found.fires) + MOST_COUNTED, MOST_TICKS)
+    most = min(len(found.fires) + MOST_COUNTED - 1, MOST_TICKS)
     late = 1 + len(fires(schedule, due.due_at, end, most))
     return found.fires, next_at, late - len(found.fires)
 
