@@ -251,7 +251,8 @@ def _job_of(row: ScheduleRow) -> ManagedJob:
     policy = said.pop("failure_policy")
     if policy is not None:
         mode = DeliveryFailureMode(policy["mode"])
-        policy = DeliveryFailurePolicy(mode, policy["max_retries"], policy["interval"])
+        interval = _interval(policy["interval"])
+        policy = DeliveryFailurePolicy(mode, policy["max_retries"], interval)
     return ManagedJob(
         row.name, **said, data=base64.b64decode(envelope["data"]),
         data_type_url=envelope["type_url"], failure_policy=policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -81,8 +82,8 @@ def ago(seconds: float) -> datetime:
 
 
 async def put(store: AsyncPgTaskStore, name: str, next_at: datetime, **more: Any) -> None:
-    spec = {"schedule": "@every 1h", "next_at": next_at, "anchor_at": next_at, "task": {"topic": "t"}}
-    await store.put_schedule(name, spec | more)
+    spec = {"schedule": "@every 1h", "next_at": next_at, "anchor_at": next_at}
+    await store.put_schedule(name, spec | {"task": {"topic": "t"}} | more)
 
 
 Ticks = Callable[[], list[tuple[str, datetime]]]
@@ -114,10 +115,8 @@ async def test_what_is_due_becomes_tasks_and_what_is_not_waits(
     loop = ScheduleLoop(store)
     wait_s = await loop.look()
     assert 0 < wait_s <= 1
-    assert ticks() == [
-        ("all", start), ("all", start + timedelta(seconds=4)), ("all", start + timedelta(seconds=8)),
-        ("due", start),
-    ]  # fmt: skip
+    every_4_s = [("all", start + timedelta(seconds=n)) for n in (0, 4, 8)]
+    assert ticks() == [*every_4_s, ("due", start)]
     row = await store.schedule("due")
     assert row is not None and row.next_at == start + timedelta(hours=1)
 
@@ -155,7 +154,7 @@ async def test_a_tick_that_falls_due_fires_in_its_loop(
         row = await store.schedule("soon")
     assert row is not None and (row.state, row.runs) == ("finished", 5)
     found = [at for _, at in ticks()]
-    assert [later - at for at, later in zip(found, found[1:], strict=False)] == [
+    assert [later - at for at, later in itertools.pairwise(found)] == [
         timedelta(milliseconds=200)
     ] * 4
 
