@@ -11,6 +11,7 @@ from sokka_pg import migrate
 from sokka_pg.doctor.findings import Check, Finding, Level, Row, some
 from sokka_pg.doctor.joins import JOINS_AND_STREAMS
 from sokka_pg.doctor.queue import GUARDS, LEASES_AND_SUCH
+from sokka_pg.doctor.schedules import SCHEDULES
 from sokka_pg.doctor.server import NOTIFICATIONS, SERVER
 from sokka_pg.doctor.snapshots import SNAPSHOTS
 from sokka_pg.doctor.storage import STORAGE
@@ -20,7 +21,7 @@ from sokka_pg.translate import from_psycopg, translated
 
 OF_THE_SERVER: tuple[Check, ...] = (*SERVER, *SNAPSHOTS)
 OF_THE_QUEUE: tuple[Check, ...] = (
-    *GUARDS, *LEASES_AND_SUCH, *JOINS_AND_STREAMS, *STORAGE, NOTIFICATIONS,
+    *GUARDS, *LEASES_AND_SUCH, *JOINS_AND_STREAMS, *SCHEDULES, *STORAGE, NOTIFICATIONS,
 )  # fmt: skip
 SCHEMA_WHY = "the functions of another version, or changed ones, break what this version promises"
 # Local to a transaction: behind a pooler the session is not ours to set.

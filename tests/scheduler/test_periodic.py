@@ -94,7 +94,7 @@ def test_what_is_declared_is_put_with_its_task(apps: Apps) -> None:
     assert (found.repeats, found.description) == (9, "why")
     assert found.expires_at == datetime(2040, 1, 1, tzinfo=UTC)
     # A task like any other besides.
-    assert send.enqueue(1, text="y").topic == "mail"
+    assert send.enqueue(1, text="y").task.topic == "mail"
 
 
 def test_a_task_may_have_several_schedules_under_names_of_their_own(apps: Apps) -> None:
