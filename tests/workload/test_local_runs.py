@@ -67,6 +67,18 @@ def test_what_an_executor_raises_is_the_failure(face: Face) -> None:
         result(face, handle)
     assert failed.value.code == "error"
     assert not isinstance(failed.value, TaskCancelled)
+    assert face(lambda s: handle.exception(20)).code == "error"
+    fine = run(face, lambda ctx: 1)
+    assert face(lambda s: fine.exception(20)) is None
+
+
+def test_giving_up_waiting_for_an_exception_says_nothing(face: Face) -> None:
+    go_on = threading.Event()
+    handle = run(face, lambda ctx: go_on.wait(20))
+    with pytest.raises(TimeoutError):
+        face(lambda s: handle.exception(0.01))
+    go_on.set()
+    assert result(face, handle) is True
 
 
 def test_outcomes_count_like_those_of_handlers(face: Face) -> None:
