@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
@@ -55,11 +56,9 @@ def main(file: Path) -> int:
     )
     # With an id of its own a scheduler takes up what its predecessor left.
     with WorkloadScheduler(url, scheduler_id="imports", lease=3) as scheduler:
-        try:
-            handle = scheduler.submit_async(submission, import_rows)
-        except TaskAlreadyExists:
-            handle = scheduler.attach(task_id)
-        print(f"{handle.result()['rows']} rows imported")
+        with suppress(TaskAlreadyExists):  # begun before: it goes on from its checkpoint
+            scheduler.submit_one_way(submission, import_rows)
+        print(f"{scheduler.attach(task_id).result()['rows']} rows imported")
     return 0
 
 

@@ -108,8 +108,10 @@ class Wakeup:
         most = self.poll_s
         if at_most is not None:
             most = min(most, max(0.0, to_timedelta(at_most, "at_most").total_seconds()))
+        # not wait_for: that of Python 3.11 loses a cancellation which meets the news
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), most)
+            async with asyncio.timeout(most):
+                await self._news.wait()
         return self._take()
 
     def poke(self) -> None:
@@ -143,12 +145,14 @@ class Wakeup:
         connection = await AsyncConnection.connect(**self._arguments)
         try:
             listen = sql.SQL("listen {}").format(sql.Identifier(self.schema))
-            await asyncio.wait_for(connection.execute(listen), _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                await connection.execute(listen)
             self._set_listening(True)
             while True:
                 async for notice in connection.notifies(timeout=PROBE_S):
                     self._note(notice.payload)
-                await asyncio.wait_for(connection.execute("select 1"), _ANSWER_S)
+                async with asyncio.timeout(_ANSWER_S):
+                    await connection.execute("select 1")
                 if connection.info.parameter_status("default_transaction_read_only") == "on":
                     # Nobody can enqueue there: the primary is elsewhere by now.
                     raise psycopg.OperationalError("the server has become read-only")

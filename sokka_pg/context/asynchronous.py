@@ -188,4 +188,5 @@ class TaskContext(AnyContext):
 async def _landed(landing: Landing) -> None:
     flight: Awaitable[None] = asyncio.wrap_future(landing.flight)
     with suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(flight), landing.seconds)
+        async with asyncio.timeout(landing.seconds):
+            await asyncio.shield(flight)

@@ -44,7 +44,8 @@ class News:
         loop, flag = asyncio.get_running_loop(), asyncio.Event()
         if self._call_on_news(lambda: call_soon(loop, flag.set)):
             with suppress(TimeoutError):
-                await asyncio.wait_for(flag.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await flag.wait()
 
     def _call_on_news(self, wake: Callable[[], None]) -> bool:
         with self._lock:

@@ -109,14 +109,16 @@ class _Plan:
         if first < second and not here.fold:
             # times that have passed will be shown again, from the turn on
             turn = zones.turn(first, second, self.zone)
-            found = wall and zones.readings(wall, self.zone)[0]
-            if found and found < turn:
-                return found
-            after, wall = turn - TICK, self._from(turn)
+            if wall is not None:
+                found, _ = zones.readings(wall, self.zone)
+                if found < turn:
+                    return found
+            wall = self._from(turn)
         while wall is not None:
             first, second = zones.readings(wall, self.zone)
             if first <= second:
                 return first if first > after else second
+            # in one go: Samoa once left out a whole day
             wall = self._from(zones.turn(second, first, self.zone))
         return None
 

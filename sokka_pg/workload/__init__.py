@@ -15,9 +15,15 @@ from sokka_pg.gather import (
     ScatterGatherResult,
     TaskFailure,
 )
-from sokka_pg.workload.calling import WorkerInvoker
+from sokka_pg.workload.calling import (
+    CandidateInvoker,
+    StreamProducer,
+    WorkerInvoker,
+    WorkloadExecutor,
+)
 from sokka_pg.workload.limits import Limits
 from sokka_pg.workload.scheduler import (
+    AsyncResult,
     FanOutHandle,
     ScatterGatherHandle,
     StreamHandle,
@@ -30,6 +36,7 @@ from sokka_pg.workload.scheduler_async import (
     AsyncStreamHandle,
     AsyncWorkloadHandle,
     AsyncWorkloadScheduler,
+    AwaitableResult,
 )
 from sokka_pg.workload.shell import exit_on_sigterm
 from sokka_pg.workload.words import (
@@ -46,10 +53,13 @@ from sokka_pg.workload.words import (
 
 __all__ = [
     "AsyncFanOutHandle",
+    "AsyncResult",
     "AsyncScatterGatherHandle",
     "AsyncStreamHandle",
     "AsyncWorkloadHandle",
     "AsyncWorkloadScheduler",
+    "AwaitableResult",
+    "CandidateInvoker",
     "CandidateResult",
     "FanOutHandle",
     "FanOutRequest",
@@ -62,6 +72,7 @@ __all__ = [
     "ScatterGatherRequest",
     "ScatterGatherResult",
     "StreamHandle",
+    "StreamProducer",
     "TaskCheckpoint",
     "TaskFailure",
     "TaskLease",
@@ -71,6 +82,7 @@ __all__ = [
     "TaskStatuses",
     "TaskSubmission",
     "WorkerInvoker",
+    "WorkloadExecutor",
     "WorkloadHandle",
     "WorkloadScheduler",
     "exit_on_sigterm",

@@ -34,6 +34,18 @@ class WorkerInvoker:
             arguments.name(self.topic, "topic")
 
 
+WorkloadExecutor: TypeAlias = "Callable[[Any], Any]"
+"""Runs a task here: a function of the context, plain or async, that returns the result."""
+
+StreamProducer: TypeAlias = "Callable[[Any], Any]"
+"""Fills a stream here: a generator of items, plain or async, or a function that calls
+``context.emit``; it takes the context."""
+
+CandidateInvoker: TypeAlias = "WorkerInvoker | Callable[..., Any]"
+"""Answers for one candidate: a function of ``(candidate)`` or ``(candidate, context)``,
+plain or async, called here; or a ``WorkerInvoker``."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamBounds:
     """How much of a stream may wait to be read."""

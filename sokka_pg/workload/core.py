@@ -195,6 +195,14 @@ class Core:
         self, submission: TaskSubmission, topic: str, defaults: Mapping[str, Any],
         connection: Any = None,
     ) -> tuple[UUID, bool]:
+        parent = submission.parent
+        if isinstance(parent, TaskLease):
+            # made under the parent's lease, and refused with it
+            lease = proof(parent.task_id, parent.owner, parent.token)
+            if connection is None:
+                async with self.store.transaction(lease) as fence:
+                    return await self._create(submission, topic, defaults, fence.connection)
+            await self.store.assert_lease(lease, connection=connection)
         options = {"task_id": uuid4(), **defaults, **submission.options()}
         created = await self.store.create_task(
             topic, submission.payload, connection=connection, **options

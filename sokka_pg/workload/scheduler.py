@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from sokka_pg.durations import Duration
+from sokka_pg.errors import TaskFailed
 from sokka_pg.gather import (
     CandidateResult,
     FanOutRequest,
@@ -21,8 +22,11 @@ from sokka_pg.gather import (
 from sokka_pg.model import Join, Json, Status, StreamAppended, StreamItem
 from sokka_pg.workload import fanning
 from sokka_pg.workload.calling import (
+    CandidateInvoker,
     StreamBounds,
+    StreamProducer,
     WorkerInvoker,
+    WorkloadExecutor,
     executor_work,
     invoker_work,
     producer_work,
@@ -73,10 +77,9 @@ class WorkloadScheduler(Shell):
         return WorkloadHandle(self, *self._call(lambda core: core.submit(submission)))
 
     def submit_async(
-        self, submission: TaskSubmission, executor: Callable[[Any], Any]
-    ) -> WorkloadHandle:
-        """Accept a task and run it here, under a lease that is kept alive; the handle is
-        the future of its result.
+        self, submission: TaskSubmission, executor: WorkloadExecutor
+    ) -> AsyncResult:
+        """Accept a task and run it here, under a lease that is kept alive.
 
         ``executor`` takes the context of the run (a ``SyncTaskContext`` in a thread,
         or a ``TaskContext`` for a coroutine function); the payload is
@@ -85,10 +88,10 @@ class WorkloadScheduler(Shell):
         """
         checked_submission(submission)
         work = executor_work(executor, None)
-        return WorkloadHandle(self, *self._call(lambda core: core.submit_local(submission, work)))
+        return AsyncResult(self, *self._call(lambda core: core.submit_local(submission, work)))
 
     def submit_one_way(
-        self, submission: TaskSubmission, executor: Callable[[Any], Any]
+        self, submission: TaskSubmission, executor: WorkloadExecutor
     ) -> TaskRef:
         """``submit_async`` for one who does not wait: returns when it is committed."""
         return TaskRef(self.submit_async(submission, executor).task_id)
@@ -197,7 +200,7 @@ class WorkloadScheduler(Shell):
     # --- streams ----------------------------------------------------------
 
     def stream(
-        self, submission: TaskSubmission, producer: Callable[[Any], Any],
+        self, submission: TaskSubmission, producer: StreamProducer,
         *, max_items: int = 1_000, max_bytes: int = 8 * 1024 * 1024,
     ) -> StreamHandle[Any]:
         """Produce a stream here: a local task, whose items go through the database.
@@ -239,7 +242,7 @@ class WorkloadScheduler(Shell):
     # --- fan-outs ---------------------------------------------------------
 
     def fan_out(
-        self, request: FanOutRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: FanOutRequest, invoker: CandidateInvoker
     ) -> FanOutResult:
         """Have every candidate worked on, and wait for all the answers.
 
@@ -250,21 +253,21 @@ class WorkloadScheduler(Shell):
         return self.start_fan_out(request, invoker).result()
 
     def start_fan_out(
-        self, request: FanOutRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: FanOutRequest, invoker: CandidateInvoker
     ) -> FanOutHandle:
         """``fan_out`` without waiting."""
         checked_request(request, scatter=False)
         return FanOutHandle(self, self._started(request, invoker))
 
     def scatter_gather(
-        self, request: ScatterGatherRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: ScatterGatherRequest, invoker: CandidateInvoker
     ) -> ScatterGatherResult:
         """Have the candidates worked on until the policy is decided; the rest is
         cancelled. The reducer is called on this thread, and what it raises passes."""
         return self.start_scatter_gather(request, invoker).result()
 
     def start_scatter_gather(
-        self, request: ScatterGatherRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: ScatterGatherRequest, invoker: CandidateInvoker
     ) -> ScatterGatherHandle:
         """``scatter_gather`` without waiting."""
         checked_request(request, scatter=True)
@@ -349,6 +352,19 @@ class WorkloadHandle(TaskHandle):
         """Wait for the end; the result. Raises TaskFailed, TaskCancelled, NoTaskFound,
         and TimeoutError, which says nothing about the task."""
         return self._scheduler._wait(lambda core: core.result(self.task_id), timeout)
+
+
+class AsyncResult(WorkloadHandle):
+    """The future of a task that runs here. Giving up waiting for it says nothing about
+    the task, which ``cancel`` asks to stop."""
+
+    def exception(self, timeout: Duration | None = None) -> TaskFailed | None:
+        """Wait for the end; why there is no result, or None. Raises TimeoutError."""
+        try:
+            self.result(timeout)
+        except TaskFailed as failed:
+            return failed
+        return None
 
 
 class FanOutHandle(TaskHandle):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from sokka_pg.durations import Duration
+from sokka_pg.errors import TaskFailed
 from sokka_pg.gather import (
     CandidateResult,
     FanOutRequest,
@@ -27,8 +28,11 @@ from sokka_pg.gather import (
 from sokka_pg.model import Join, Json, Status, StreamAppended, StreamItem
 from sokka_pg.workload import fanning
 from sokka_pg.workload.calling import (
+    CandidateInvoker,
     StreamBounds,
+    StreamProducer,
     WorkerInvoker,
+    WorkloadExecutor,
     executor_work,
     invoker_work,
     producer_work,
@@ -69,16 +73,16 @@ class AsyncWorkloadScheduler(Shell):
         return AsyncWorkloadHandle(self, *await self._call(lambda core: core.submit(submission)))
 
     async def submit_async(
-        self, submission: TaskSubmission, executor: Callable[[Any], Any]
-    ) -> AsyncWorkloadHandle:
+        self, submission: TaskSubmission, executor: WorkloadExecutor
+    ) -> AwaitableResult:
         """Like ``WorkloadScheduler.submit_async``; a coroutine function runs on this loop."""
         checked_submission(submission)
         work = executor_work(executor, asyncio.get_running_loop())
         found = await self._call(lambda core: core.submit_local(submission, work))
-        return AsyncWorkloadHandle(self, *found)
+        return AwaitableResult(self, *found)
 
     async def submit_one_way(
-        self, submission: TaskSubmission, executor: Callable[[Any], Any]
+        self, submission: TaskSubmission, executor: WorkloadExecutor
     ) -> TaskRef:
         """Like ``WorkloadScheduler.submit_one_way``."""
         return TaskRef((await self.submit_async(submission, executor)).task_id)
@@ -157,7 +161,7 @@ class AsyncWorkloadScheduler(Shell):
     # --- streams ----------------------------------------------------------
 
     async def stream(
-        self, submission: TaskSubmission, producer: Callable[[Any], Any],
+        self, submission: TaskSubmission, producer: StreamProducer,
         *, max_items: int = 1_000, max_bytes: int = 8 * 1024 * 1024,
     ) -> AsyncStreamHandle[Any]:
         """Like ``WorkloadScheduler.stream``; async producers run on this loop."""
@@ -194,27 +198,27 @@ class AsyncWorkloadScheduler(Shell):
     # --- fan-outs ---------------------------------------------------------
 
     async def fan_out(
-        self, request: FanOutRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: FanOutRequest, invoker: CandidateInvoker
     ) -> FanOutResult:
         """Like ``WorkloadScheduler.fan_out``; a coroutine function runs on this loop."""
         return await (await self.start_fan_out(request, invoker)).result()
 
     async def start_fan_out(
-        self, request: FanOutRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: FanOutRequest, invoker: CandidateInvoker
     ) -> AsyncFanOutHandle:
         """``fan_out`` without waiting."""
         checked_request(request, scatter=False)
         return AsyncFanOutHandle(self, await self._started(request, invoker))
 
     async def scatter_gather(
-        self, request: ScatterGatherRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: ScatterGatherRequest, invoker: CandidateInvoker
     ) -> ScatterGatherResult:
         """Like ``WorkloadScheduler.scatter_gather``; the reducer is called on this loop and
         may be a coroutine function."""
         return await (await self.start_scatter_gather(request, invoker)).result()
 
     async def start_scatter_gather(
-        self, request: ScatterGatherRequest, invoker: WorkerInvoker | Callable[..., Any]
+        self, request: ScatterGatherRequest, invoker: CandidateInvoker
     ) -> AsyncScatterGatherHandle:
         """``scatter_gather`` without waiting."""
         checked_request(request, scatter=True)
@@ -295,6 +299,18 @@ class AsyncWorkloadHandle(AsyncTaskHandle):
 
     def __await__(self) -> Generator[Any, None, Json]:
         return self.result().__await__()
+
+
+class AwaitableResult(AsyncWorkloadHandle):
+    """``AsyncResult`` with awaits; awaiting it awaits the task's result."""
+
+    async def exception(self, timeout: Duration | None = None) -> TaskFailed | None:  # noqa: ASYNC109
+        """Like ``AsyncResult.exception``."""
+        try:
+            await self.result(timeout)
+        except TaskFailed as failed:
+            return failed
+        return None
 
 
 class AsyncFanOutHandle(AsyncTaskHandle):

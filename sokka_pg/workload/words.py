@@ -153,7 +153,8 @@ class TaskSubmission:
 
     ``task_id``: for a caller who may repeat the submission; ``unique_key``: at most
     one unfinished task of the topic has it, and a second submission stands for the
-    first. ``parent``: the lease of the task that this one stands below.
+    first. ``parent``: the lease of the task that this one stands below, which must be
+    live and newest; or just its id.
     ``deadline``: an instant; a task that still waits then fails with code
     ``expired``. ``timeout``: the longest one attempt may take. ``retry``: a policy,
     or the number of attempts. ``metadata``: strings that travel with the task.

@@ -750,3 +750,21 @@ def test_a_reducer_whose_row_is_held_when_its_child_ends_is_woken_too(
     opened.rollback()
     sweep_all(queue)
     assert queue.row(join_id).status == "starting"
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_a_child_made_while_its_parent_is_cancelled_does_not_outlive_it(
+    queue: Queue, opened: Session, other: Session, isolation: str
+) -> None:
+    """Its parent is only looked at: neither waits for the other."""
+    parent, bystander = queue.create("p"), queue.create("p")
+    opened.execute(f"set transaction isolation level {isolation}")
+    made = [opened.create("c", parent_task_id=task_id) for task_id in (parent, bystander)]
+    opened.call("create_tasks", specs=Jsonb([{"topic": "d", "parent_task_id": str(parent)}]))
+    assert accepted(other.begin("cancel_task", task_id=parent)).outcome == "cancelled"
+    sweep_all(queue)
+    opened.commit()
+    sweep_all(queue)
+    assert queue.row(made[0]).error["code"] == "cancelled"
+    assert queue.value("select count(*) from sokka.tasks where topic = 'd'") == 0
+    assert queue.row(made[1]).status == "starting"

@@ -118,6 +118,7 @@ def test_after_an_hour_it_looks_by_itself(fresh: Queue, clock: Clock) -> None:
     clock.stop()
     held = fresh.leased("p")
     child = child_of(fresh, held)
+    fresh.one("sweep")  # has read that there is a child
     answer = fresh.verb("wait_for_task", held, waits_for=child)
     assert (answer.run_at - clock.now()).total_seconds() == 3600
     # A child that goes without an end: nobody tells of it.

@@ -260,12 +260,12 @@ def test_skip_fires_only_what_is_hardly_late() -> None:
 
 def test_what_is_not_due_waits() -> None:
     for policy in ("skip", "one", "all"):
-        assert missed(every("5m"), minute(5), minute(4), policy) == Missed((), minute(5))  # type: ignore[arg-type]
+        assert missed(every("5m"), minute(5), minute(4), policy) == Missed((), minute(5))
 
 
 def test_the_last_tick_of_all_leaves_nothing_due() -> None:
     for policy in ("one", "all"):
-        found = missed(at(minute(5)), minute(5), minute(60), policy)  # type: ignore[arg-type]
+        found = missed(at(minute(5)), minute(5), minute(60), policy)
         assert found == Missed((minute(5),), None)
     assert missed(at(minute(5)), minute(5), minute(60), "skip") == Missed((), None, skipped=True)
 

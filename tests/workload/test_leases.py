@@ -284,3 +284,31 @@ def test_items_are_appended_after_the_last_number(face: Face) -> None:
     with pytest.raises(TaskConcurrentlyUpdated) as refused:
         face(lambda s: s.append_stream(*proof(lease), ["x"], after=2))
     assert refused.value.detail["last_seq"] == 3
+
+
+def test_a_child_is_made_under_its_parents_live_lease_only(face: Face) -> None:
+    parent = leased(face, owner="ann")
+    child = face(lambda s: s.submit(TaskSubmission(parent=parent)))
+    assert face(lambda s: s.status(child.task_id)).parent_task_id == parent.task_id
+
+    newer = face(lambda s: s.acquire_lease(parent.task_id, "ann", 60))
+    with pytest.raises(StaleToken):
+        face(lambda s: s.submit(TaskSubmission(parent=parent)))
+    assert face(lambda s: s.submit(TaskSubmission(parent=newer))).created
+    assert face(lambda s: s.submit(TaskSubmission(parent=TaskRef(parent.task_id)))).created
+    assert len(face(lambda s: s.list_tasks())) == 4
+
+
+def test_a_stale_parent_runs_and_streams_nothing_here(face: Face) -> None:
+    parent = leased(face, owner="ann")
+    face(lambda s: s.release_lease(parent.task_id, parent.owner, parent.token))
+    child = TaskSubmission(parent=parent)
+    for call in (
+        lambda s: s.submit_async(child, lambda context: 1),
+        lambda s: s.submit_one_way(child, lambda context: 1),
+        lambda s: s.stream(child, lambda context: None),
+        lambda s: s.open_stream(child),
+    ):
+        with pytest.raises(InvalidStatusTransition):
+            face(call)
+    assert len(face(lambda s: s.list_tasks())) == 1

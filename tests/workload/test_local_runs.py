@@ -33,7 +33,7 @@ from sokka_pg.workload import (
     WorkloadScheduler,
 )
 from tests.faults.waiting import until
-from tests.workload.faces import Candidates, Face
+from tests.workload.faces import Candidates, Face, LoopThread
 from tests.workload.test_leases import UNSTORABLE
 
 Row = Callable[[Any], dict[str, Any]]
@@ -67,6 +67,18 @@ def test_what_an_executor_raises_is_the_failure(face: Face) -> None:
         result(face, handle)
     assert failed.value.code == "error"
     assert not isinstance(failed.value, TaskCancelled)
+    assert face(lambda s: handle.exception(20)).code == "error"
+    fine = run(face, lambda ctx: 1)
+    assert face(lambda s: fine.exception(20)) is None
+
+
+def test_giving_up_waiting_for_an_exception_says_nothing(face: Face) -> None:
+    go_on = threading.Event()
+    handle = run(face, lambda ctx: go_on.wait(20))
+    with pytest.raises(TimeoutError):
+        face(lambda s: handle.exception(0.01))
+    go_on.set()
+    assert result(face, handle) is True
 
 
 def test_outcomes_count_like_those_of_handlers(face: Face) -> None:
@@ -261,6 +273,27 @@ async def test_a_coroutine_runs_on_the_loop_that_handed_it_over(db: str) -> None
     assert status.progress.percent == 50
     assert status.checkpoint is not None
     assert status.checkpoint.metadata == {"at": "1"}
+
+
+def test_one_async_scheduler_serves_several_loops(db: str) -> None:
+    scheduler = AsyncWorkloadScheduler(db)
+
+    async def use() -> Any:
+        loop = asyncio.get_running_loop()
+
+        async def here(context: Any) -> bool:
+            return asyncio.get_running_loop() is loop
+
+        return await (await scheduler.submit_async(TaskSubmission(), here))
+
+    loops = [LoopThread(), LoopThread()]
+    try:
+        runs = [thread.begin(use()) for thread in loops]
+        assert [run.result(30) for run in runs] == [True, True]
+        loops[0].run(scheduler.close())
+    finally:
+        for thread in loops:
+            thread.close()
 
 
 async def test_a_cancelled_run_on_a_callers_loop_sees_the_cancellation(db: str) -> None:
@@ -485,6 +518,7 @@ def test_what_nobody_can_take_up_does_not_wait_for_ever(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_begins_anew(faces: Callable[..., Face]) -> None:
     scheduler = faces().scheduler
     assert scheduler.submit_async(TaskSubmission(), lambda ctx: "parent").result(20) == "parent"
