@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import re
+import signal
 import sysconfig
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
 
 from examples import leased_singleton, resumable_import, stream_restart
-from tests.examples.conftest import EXAMPLES, Gate, Program
+from sokka_pg.store import PgTaskStore
+from tests.examples.conftest import DEADLINE_S, EXAMPLES, Gate, Program
 
 Start = Callable[..., Program]
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -122,6 +127,51 @@ def test_of_three_replicas_one_works_and_another_takes_over_when_it_is_killed(
     # Once all is written, a replica that comes late has nothing left to do.
     start("leased_singleton", 1000).end()
     assert conn.execute("select count(*) from squares").fetchone() == (1000,)
+
+
+def test_a_report_is_made_by_the_clock_of_the_day_before(
+    start: Start, db: str, conn: psycopg.Connection
+) -> None:
+    with PgTaskStore(db) as store:
+        store.create_tasks([{"topic": "mail"}] * 3 + [{"topic": "sms"}])
+        for topic in ("mail", "sms"):
+            task = store.reserve_task(topic, "somebody")
+            assert task is not None
+            store.terminate(task)
+        here = "select (now() at time zone 'Europe/Berlin')::date"
+        (today,) = conn.execute(here).fetchone() or ()
+        replicas = [start("nightly_report") for _ in range(2)]
+        planned = eventually(lambda: store.schedule("report"))
+        assert planned.schedule == "TZ=Europe/Berlin 0 0 2 * * *"
+        # It is tomorrow, between two in the night and two in the next one.
+        conn.execute(
+            "create or replace function sokka.clock() returns timestamptz language sql"
+            " as $$ select clock_timestamp() + interval '26 hours' $$"
+        )
+        fired = "select task_id, fire_at from sokka.fired_ticks"
+        task_id, fire_at = eventually(lambda: conn.execute(fired).fetchone())
+        made = eventually(lambda: (found := store.task(task_id)) and found.status.final and found)
+    assert fire_at.astimezone(ZoneInfo("Europe/Berlin")).hour == 2
+    assert made.result == today.isoformat()
+    found = conn.execute("select topic, event, events from reports order by 1, 2").fetchall()
+    assert found == [
+        ("mail", "created", 3), ("mail", "reserved", 1), ("mail", "terminated", 1),
+        ("sms", "created", 1), ("sms", "reserved", 1), ("sms", "terminated", 1),
+    ]  # fmt: skip
+    assert conn.execute(fired).rowcount == 1
+    for replica in replicas:
+        replica.process.send_signal(signal.SIGTERM)
+        replica.process.communicate(timeout=DEADLINE_S)
+        assert replica.process.returncode == 0
+
+
+def eventually(look: Callable[[], Any]) -> Any:
+    """The first true answer of ``look``."""
+    give_up_at = time.monotonic() + DEADLINE_S
+    while not (found := look()):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+    return found
 
 
 def test_every_example_has_a_test() -> None:
