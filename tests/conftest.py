@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pg",
         default="",
         help="majors of PostgreSQL to test on, such as 15,18 (default: all that are found)",
+    )
+    parser.addoption(
+        "--everywhere",
+        action="store_true",
+        help="run the tests of the upper floors on every major, too",
     )
 
 
@@ -62,9 +68,22 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
+# What stands on the SQL, which is tested on every major. Each of these tests runs on one
+# of them, chosen by its name, so that every major gets its share.
+UPPER_FLOORS = {"cli", "docs", "embedded", "examples", "observers", "scheduler", "workload"}
+
+
+def sources_for(definition: pytest.Item, config: pytest.Config) -> list[servers.Source]:
+    found = config.stash[SOURCES]
+    suite = definition.path.relative_to(Path(__file__).parent).parts[0]
+    if suite not in UPPER_FLOORS or config.getoption("--everywhere") or not found:
+        return list(found)
+    return [found[zlib.crc32(definition.nodeid.encode()) % len(found)]]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
-        sources: list[servers.Source | None] = [*metafunc.config.stash[SOURCES]]
+        sources = sources_for(metafunc.definition, metafunc.config)
         metafunc.parametrize(
             "server",
             sources or [None],
