@@ -180,14 +180,11 @@ class Swept(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fired(Event):
-    """A tick of a schedule became a task, ``late_s`` after the tick's instant.
-
-    ``task_id`` is None where the database did not say which task.
-    """
+    """A tick of a schedule became a task, ``late_s`` after the tick's instant."""
 
     name: str
     fire_at: datetime
-    task_id: UUID | None
+    task_id: UUID
     late_s: float
 
 

@@ -140,9 +140,9 @@ class ScheduleLoop:
                 log.warning("schedule %s was not fired: %s", found.name, verdict.verdict)
             elif fire.error is not None:
                 log.warning("schedule %s cannot be worked out: %s", found.name, fire.error)
-            for tick in fire.ticks[: verdict.fired]:
+            for tick, task_id in zip(fire.ticks, verdict.task_ids, strict=False):
                 late_s = (found.clock - tick).total_seconds()
-                self._emit(events.Fired(found.name, tick, None, late_s))
+                self._emit(events.Fired(found.name, tick, task_id, late_s))
 
     def _emit(self, event: events.Event) -> None:
         if self._feed is not None:
@@ -167,9 +167,10 @@ class ScheduleLoop:
                 )
             except DatabaseUnavailable as error:
                 await self._nap(self._failed(error))
-            except SokkaError as error:
-                # a role that may only work: what is in the database fires all the same
-                log.warning("the declared schedules were not put: %s", error)
+            except Exception as error:
+                # a role that may not, say: what is in the database fires all the same
+                unexpected = not isinstance(error, SokkaError)
+                log.warning("declared schedules were not put: %s", error, exc_info=unexpected)
                 return
             else:
                 self._served()

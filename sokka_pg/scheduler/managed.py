@@ -198,7 +198,7 @@ def _spec(job: ManagedJob, topic: str, clock: datetime) -> dict[str, Any]:
     return {
         "schedule": schedule.text, "next_at": first, "anchor_at": first, "task": task,
         # One after another, however many were missed: each waits for the answer to the last.
-        "missed": "all", "serial": True, "max_catch_up": 1,
+        "missed": "all", "serial": True,
         "repeats": job.repeats, "expires_at": ends, "source": SOURCE,
     }  # fmt: skip
 

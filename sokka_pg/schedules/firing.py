@@ -100,7 +100,7 @@ def _ticks(due: DueSchedule) -> tuple[tuple[datetime, ...], datetime | None, int
     found = _missed(schedule, due, end)
     next_at = found.next_at
     if next_at is not None and next_at <= end:
-        if due.max_catch_up == 1:  # one after another: the rest stays due
+        if due.serial:  # one after another: the rest stays due
             return found.fires, next_at, 0
         # All that may be caught up with: no flood of what was due long ago.
         next_at = missed(schedule, next_at, end, "one").next_at
@@ -110,7 +110,7 @@ def _ticks(due: DueSchedule) -> tuple[tuple[datetime, ...], datetime | None, int
 
 
 def _missed(schedule: Durable, due: DueSchedule, end: datetime) -> Missed:
-    most = due.max_catch_up
+    most = 1 if due.serial else due.max_catch_up
     if due.repeats is not None:
         most = max(1, min(most, due.repeats - due.runs))
     # Late is what is late by the clock, though the schedule ended before.

@@ -70,7 +70,7 @@ def test_no_more_than_allowed_are_caught_up_with_and_the_rest_is_counted() -> No
 
 
 def test_serial_ticks_stay_due_one_after_another() -> None:
-    fire = plan_fire(due(now=17, missed="all", max_catch_up=1))
+    fire = plan_fire(due(now=17, missed="all", serial=True))
     assert (fire.ticks, fire.next_at, fire.skipped) == ((minute(5),), minute(10), 0)
 
 
