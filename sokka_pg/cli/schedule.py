@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -320,6 +321,11 @@ def run(
         typer.Option("--app", metavar="MODULE:NAME", show_default=False,
                      help="An app whose periodic tasks are put first."),
     ] = None,
+    pooler: Annotated[
+        bool,
+        typer.Option("--pooler", help="A transaction-mode pooler such as PgBouncer stands "
+                     "before the database."),
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option("--log-level")] = LogLevel.INFO,
     database_url: options.DatabaseUrl = None,
     schema: options.Schema = None,
@@ -330,13 +336,18 @@ def run(
     Workers do that too; run this where they have --no-schedules. Any number may run.
     """
     set_up_logging(log_level, reach.as_json(ctx))
-    if app_path is not None:
-        with named_app(ctx, app_path) as found:
-            found.run_scheduler()
-    else:
-        with options.database(ctx) as url:
-            Sokka(url, options.schema_name(ctx)).run_scheduler()
+    with named_app(ctx, app_path) if app_path else _no_app(ctx) as found:
+        if pooler:
+            found.connect_through_pooler()
+        found.run_scheduler()
     answer({"stopped": True}, "stopped", as_json=reach.as_json(ctx))
+
+
+@contextmanager
+def _no_app(ctx: typer.Context) -> Iterator[Sokka]:
+    """An app that declares nothing, on the database that the line names."""
+    with options.database(ctx) as url:
+        yield Sokka(url, options.schema_name(ctx))
 
 
 def _found(ctx: typer.Context, name: str, why: BadArgument | None = None) -> ScheduleRow:

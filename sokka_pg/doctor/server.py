@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from sokka_pg.doctor.findings import Check, Row, Verdict, fail, ok, span, warn
 
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
-PER_WORKER = 13
-"""Connections one worker process may open: a pool of 10, heartbeats, wake-ups, upkeep."""
+PER_WORKER = 14
+"""Connections one worker process may open: a pool of 10, heartbeats, wake-ups, upkeep,
+schedules."""
 
 
 def _version(rows: Sequence[Row]) -> Iterator[Verdict]:

@@ -184,7 +184,7 @@ def test_periodic_tasks_of_an_app_are_put_and_pruned(
 def test_run_fires_until_it_is_told_to_stop(
     db: str, conn: psycopg.Connection, sokka: Sokka, program: Callable[[str], str], with_app: bool
 ) -> None:
-    args = ["--app", program("@every 50ms")] if with_app else []
+    args = ["--app", program("@every 50ms")] if with_app else ["--pooler"]
     if not with_app:
         sokka("schedule", "add", "a", "@every 50ms", "--topic", "t")
     process = subprocess.Popen(

@@ -121,6 +121,19 @@ async def test_what_is_due_becomes_tasks_and_what_is_not_waits(
     assert row is not None and row.next_at == start + timedelta(hours=1)
 
 
+async def test_what_has_fired_its_last_tick_is_finished(
+    store: AsyncPgTaskStore, ticks: Ticks
+) -> None:
+    start = ago(10)
+    await put(store, "once", start, schedule=f"@at {start.isoformat()}")
+    await put(store, "ends", start, schedule="@every 8s", expires_at=start + timedelta(seconds=9))
+    await ScheduleLoop(store).look()
+    assert ticks() == [("ends", start + timedelta(seconds=8)), ("once", start)]
+    for name in ("once", "ends"):
+        row = await store.schedule(name)
+        assert row is not None and (row.state, row.next_at) == ("finished", None)
+
+
 async def test_an_idle_loop_asks_one_question_and_no_other(store: AsyncPgTaskStore) -> None:
     await put(store, "later", ago(-3600))
     counted = Counted(store)
