@@ -77,7 +77,8 @@ class Core:
             keeping.cancel()
         for run in self._runs.values():
             run.stop("stop")
-        left = {*self._keeping_time, *self._runs}
+        # not those that have ended: the loop of a call before may be gone
+        left = {task for task in (*self._keeping_time, *self._runs) if not task.done()}
         if left:
             _, late = await asyncio.wait(left, timeout=timeout_s)
             if late:
@@ -147,7 +148,8 @@ class Core:
     async def _until(self, instant: datetime) -> None:
         while (left_s := (instant - self.now()).total_seconds()) > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._clock_set.wait(), min(left_s, LONGEST_LOOK_S))
+                async with asyncio.timeout(min(left_s, LONGEST_LOOK_S)):
+                    await self._clock_set.wait()
 
     # --- runs -------------------------------------------------------------
 

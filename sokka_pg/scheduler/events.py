@@ -99,7 +99,8 @@ class Audience:
         heard = asyncio.Event()
         self._feed.emit(_Mark(lambda: loop.call_soon_threadsafe(heard.set)))
         with suppress(TimeoutError):
-            await asyncio.wait_for(heard.wait(), TOLD_WITHIN_S)
+            async with asyncio.timeout(TOLD_WITHIN_S):
+                await heard.wait()
 
     async def leave(self) -> None:
         """Nothing more will be said."""

@@ -97,7 +97,8 @@ class Keeper:
         self._listeners.append(told)
         while not self.lost:
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), self.left_s())
+                async with asyncio.timeout(self.left_s()):
+                    await news.wait()
 
     def _keep(self) -> None:
         wait_s = self._every_s

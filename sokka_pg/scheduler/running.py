@@ -151,7 +151,8 @@ class Run:
                 duration=_since(began),
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), verdict.wait.total_seconds())
+                async with asyncio.timeout(verdict.wait.total_seconds()):
+                    await self._stop.wait()
             # told to stop while it waited: the last error is the final one
             if self._stopped is not None:
                 verdict = self._decided(error)
