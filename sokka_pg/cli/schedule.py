@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -359,8 +360,14 @@ def _found(ctx: typer.Context, name: str, why: BadArgument | None = None) -> Sch
     return row
 
 
+# What nobody would call a schedule: its text is wrong, then, and no name to look up.
+_LIKE_A_TEXT = re.compile(r"\s*(@|(CRON_)?TZ=|[\d*?,/-]+(\s+\S+){4})")
+
+
 def _is_schedule(text: str) -> bool:
-    """Whether only the zone beside it was wrong."""
+    """Whether it is meant as the text of one, or only the zone beside it was wrong."""
+    if _LIKE_A_TEXT.match(text):
+        return True
     try:
         schedules.parse(text)
     except BadArgument:

@@ -135,6 +135,24 @@ def test_a_preview_of_text_needs_no_database(script: Callable[..., object]) -> N
     assert len(found.stdout.strip().splitlines()) == 4  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0 0 30 2 *", "never fires"),
+        ("77 * * * *", "minute"),
+        ("@every -5m", "interval"),
+        ("TZ=Mars/Base 0 0 * * *", "zone"),
+    ],
+)
+def test_what_is_meant_as_text_is_refused_without_a_database(
+    script: Callable[..., object], text: str, why: str
+) -> None:
+    told = script("schedule", "preview", text)
+    assert told.returncode == 2  # type: ignore[attr-defined]
+    assert why in told.stderr  # type: ignore[attr-defined]
+    assert "embedded" not in told.stderr  # type: ignore[attr-defined]
+
+
 def test_a_preview_of_a_name_follows_the_schedule_to_its_end(sokka: Sokka) -> None:
     sokka("schedule", "add", "a", "@every 1h from 2026-01-01T00:10:00Z", "--topic", "t",
           "--repeats", 2)  # fmt: skip
