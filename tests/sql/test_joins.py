@@ -880,3 +880,27 @@ def test_the_sweep_finds_at_once_that_there_is_nothing_to_do(fresh: Queue) -> No
     sweep_all(fresh)
     plan = fresh.value("explain (analyze, buffers, format json) select * from sokka.sweep()")
     assert plan[0]["Plan"]["Shared Hit Blocks"] < 2000
+
+
+def test_a_sweep_that_ends_a_candidate_sees_what_that_asks_of_the_next(
+    fresh: Queue, clock: Clock
+) -> None:
+    """The first loss decides the join and asks the second candidate to stop."""
+    specs = [{"topic": "c", "max_losses": losses} for losses in (0, 5)]
+    join_id = fresh.one("fan_out", specs=Jsonb(specs), policy="all").task_id
+    for _ in specs:
+        fresh.reserve("c", lease="1 s")
+    clock.advance("2 s")
+    fresh.one("sweep")
+    ends = fresh.rows(
+        "select status, error ->> 'code' as code from sokka.join_results(%s) order by code",
+        [join_id],
+    )
+    assert [(end.status, end.code) for end in ends] == [
+        ("failed", "cancelled"), ("failed", "lease_lost"),
+    ]  # fmt: skip
+    seqs = fresh.rows(
+        "select h.task_id, count(*), count(distinct h.seq) as different from sokka.task_history h"
+        " group by h.task_id"
+    )
+    assert all(row.count == row.different for row in seqs)

@@ -91,6 +91,7 @@ declare
     v_now timestamptz := v_started;
     v_oldest bigint;
     v_expired uuid[];
+    v_id uuid;
     v_task sokka.locked_task;
 begin
     taken_back := 0;
@@ -104,9 +105,11 @@ begin
         v_expired := v_expired[1:p_max];
     end if;
     perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_oldest));
-    for v_task in
-        select * from sokka.locked_task t
-         where t.task_id = any (v_expired) order by t.task_id for update skip locked loop
+    -- One by one, each read when it is its turn: the end of one may ask the next to stop,
+    -- where both are candidates of one join.
+    for v_id in select u.id from unnest(v_expired) u (id) order by 1 loop
+        select * into v_task from sokka.locked_task t where t.task_id = v_id for update skip locked;
+        continue when not found;
         v_now := sokka.clock();
         continue when v_task.status <> 'running' or v_task.lease_expires_at > v_now;
         if (sokka.lease_over(v_task, v_now)).status = 'starting' then
