@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 4 $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

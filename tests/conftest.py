@@ -70,7 +70,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 # What stands on the SQL, which is tested on every major. Each of these tests runs on one
 # of them, chosen by its name, so that every major gets its share.
-UPPER_FLOORS = {"cli", "docs", "embedded", "examples", "observers", "scheduler", "workload"}
+UPPER_FLOORS = {
+    "acceptance", "cli", "docs", "embedded", "examples", "faults", "observers", "scheduler",
+    "workload",
+}  # fmt: skip
 
 
 def sources_for(definition: pytest.Item, config: pytest.Config) -> list[servers.Source]:
