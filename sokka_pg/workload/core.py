@@ -69,6 +69,9 @@ T = TypeVar("T")
 Verb: TypeAlias = "Callable[[Core], Coroutine[Any, Any, T]]"
 
 SWEPT_AT_ONCE = 100
+CLOSED = "closed"
+"""Why a wait is cancelled, where its scheduler was closed."""
+
 LEFT_WAITING = timedelta(days=1)
 """How long a local task may wait for a process that will not come back."""
 
@@ -119,8 +122,9 @@ class Core:
                 return await wait(self)
         except TimeoutError:
             raise TimeoutError("not within the timeout; the task goes on") from None
-        except asyncio.CancelledError:
-            if self.closed:
+        except asyncio.CancelledError as cancelled:
+            # a caller who has gone is told nothing: nobody would hear it
+            if cancelled.args == (CLOSED,):
                 raise UsageError("this scheduler was closed; the task goes on") from None
             raise
         finally:
@@ -147,7 +151,7 @@ class Core:
         try:
             await self.local.close(grace_s)
             for wait in list(self._waits):
-                wait.cancel()
+                wait.cancel(CLOSED)
             if self._aside:
                 await asyncio.wait(set(self._aside), timeout=10.0)
             await self._progress.close()

@@ -641,7 +641,7 @@ def crowded(fresh: Queue, clock: Clock) -> Queue:
         " 'schedule_id', gen_random_uuid(), 'name', 'n' || n,"
         " 'paused_at', case when n % 4 = 0 then s.created_at end,"
         " 'look_at', case when n % 4 <> 1 then s.look_at + n * interval '1 s' end))).*"
-        " from sokka.schedules s, generate_series(1, 100000) n"
+        " from sokka.schedules s, generate_series(1, 20000) n"
     )
     fresh.execute("analyze sokka.schedules")
     return fresh
@@ -669,3 +669,12 @@ def test_a_few_that_are_due_are_found_among_many(crowded: Queue, clock: Clock) -
     clock.advance("1 hour 2 seconds")
     assert due_names(crowded) == ["s", "n2"]
     assert pages(crowded, "sokka.due_schedules()") < 60
+
+
+def test_who_asks_when_to_fire_must_be_able_to_fire(fresh: Queue) -> None:
+    """On a standby it would be told, and never find out that it is one."""
+    fresh.execute("set default_transaction_read_only = on")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        fresh.rows("select * from sokka.next_schedule_at()")
+    fresh.execute("set default_transaction_read_only = off")
+    assert fresh.rows("select * from sokka.next_schedule_at()") == []

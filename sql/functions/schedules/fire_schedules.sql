@@ -39,13 +39,21 @@ $$;
 
 -- next_schedule_at: when to look again, by the database's clock; no row when nothing is
 -- scheduled. One probe of an index, however many schedules there are.
+-- Raises: 25006 where nothing can be fired: whoever asks is left on a server that has
+--         become a standby, and would go on asking it.
 create function sokka.next_schedule_at() returns table (look_at timestamptz, clock timestamptz)
-language sql security definer
+language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 as $$
-    select min(s.look_at), sokka.clock() from sokka.schedules s
-     where s.look_at is not null and s.paused_at is null
-    having min(s.look_at) is not null
+begin
+    if current_setting('transaction_read_only')::boolean then
+        perform sokka.refuse('25006', 'schedules cannot be fired in a read-only transaction', '{}');
+    end if;
+    return query
+        select min(s.look_at), sokka.clock() from sokka.schedules s
+         where s.look_at is not null and s.paused_at is null
+        having min(s.look_at) is not null;
+end
 $$;
 
 -- fire_schedules: hand in what became of due schedules.
