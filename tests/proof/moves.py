@@ -60,7 +60,8 @@ class World:
     look: Callable[[str], int | None] = lambda task_id: None
 
     def new_id(self) -> str:
-        return str(UUID(int=self.chance.getrandbits(128), version=4))
+        """Above all ids that the server makes up from the time of day, in every year."""
+        return str(UUID(int=self.chance.getrandbits(128) | 1 << 127, version=4))
 
     def some_task(self) -> str | None:
         """One of the latest, mostly: few rows, so that the actors meet."""
@@ -299,6 +300,8 @@ def on_lease(function: str, tag: str, weight: float, ends: bool = False) -> Call
 
     def enter(further: Callable[[Actor], dict[str, Any] | None]) -> Callable[[Actor], Any]:
         def made(actor: Actor) -> Ask | None:
+            if not actor.leases and actor.chance.random() < 0.6:
+                return reserve_task(actor)
             lease = actor.lease()
             more = further(actor) if lease else None
             if lease is None or more is None:
@@ -307,6 +310,8 @@ def on_lease(function: str, tag: str, weight: float, ends: bool = False) -> Call
             def learn(rows: Rows) -> None:
                 if ends:
                     actor.forget(lease)
+                elif function == "append_stream":
+                    actor.world.streams.setdefault(lease.task_id, 0)
 
             return Ask(function, actor.proof(lease) | more, learn)
 
@@ -371,7 +376,7 @@ def _step(actor: Actor) -> dict[str, Any]:
 def _append(actor: Actor) -> dict[str, Any]:
     world = actor.world
     items = [world.chance.randrange(1000) for _ in range(world.chance.choice((1, 2)))]
-    after = world.chance.choice((None, 0, 1, 2, 3))
+    after = world.chance.choice((None, None, 0, 1, 2))
     return {"items": Json(items), "after": after}
 
 
@@ -566,10 +571,10 @@ def raise_token_epoch(actor: Actor) -> Ask:
 
 @move("operator", "stream", 3)
 def read_stream(actor: Actor) -> Ask | None:
-    task = actor.world.some_task()
-    if task is None:
+    if not actor.world.streams:
         return None
-    after = actor.world.streams.get(task, 0)
+    task = actor.chance.choice(list(actor.world.streams))
+    after = actor.world.streams[task]
 
     def learn(rows: Rows) -> None:
         if rows:

@@ -47,10 +47,14 @@ def verbs_on(call: Call, row: Image) -> set[str]:
         verbs = said.get("verbs") or [
             "extend" if call.function == "extend_leases" else "terminate"
         ] * len(said["task_ids"])
+        # Of a task that is named twice, the member that was accepted.
+        accepted = {answer.get("ord") for answer in call.rows if answer["verdict"] == "ok"}
         return {
             verb
-            for verb, task, token in zip(verbs, said["task_ids"], said["tokens"], strict=True)
+            for place, (verb, task, token) in enumerate(
+                zip(verbs, said["task_ids"], said["tokens"], strict=True), 1)
             if task == row["id"] and token == row["token"]
+            and (place in accepted or not call.rows)
         }
     if said.get("task_id") == row["id"] and said.get("token") == row["token"]:
         return {SINGLE.get(call.function, "extend")}
@@ -214,7 +218,7 @@ class Replay:
     ]:
         yield from self._owned(change, call, old, {"snooze", "retry", "wait"})
         verbs = verbs_on(call, old)
-        if "retry" in verbs:
+        if verbs == {"retry"} or ("retry" in verbs and new["failures"] != old["failures"]):
             yield from self._counts(old, new, 0, 1, -1)
             if new["failures"] >= old["max_attempts"]:
                 yield "I11", "retried after its last attempt"
@@ -257,7 +261,9 @@ class Replay:
         self._token = max(self._token, new["token"])
         if old["run_at"] > change.clock:
             yield "I10", "granted before its time"
-        if old["expires_at"] is not None and old["expires_at"] <= change.clock:
+        # The deadline is for waiting: who holds the task may acquire it again.
+        again = call.function == "acquire_lease" and self._held_in(change)
+        if old["expires_at"] is not None and old["expires_at"] <= change.clock and not again:
             yield "I10", "granted after its deadline"
         if old["cancel"] is not None:
             yield "I6", "granted with a cancel request standing"
@@ -266,6 +272,11 @@ class Replay:
         if new["until"] != change.clock + microseconds(said["lease"]):
             yield "I4", f"a lease until {new['until']} was granted at {change.clock}"
         yield from self._counts(old, new, 1, 0, 0)
+
+    def _held_in(self, change: Change) -> bool:
+        """Whether this transaction began with the task under a live lease."""
+        before = self._before.old if self._before and self._before.xid == change.xid else None
+        return bool(before and before["until"] and before["until"] > change.clock)
 
     MOVES: dict[tuple[str, str], Callable[..., Iterator[tuple[str, str]]]] = {
         ("running", "running"): _kept,

@@ -9,7 +9,7 @@ time or on chance outside the seed, so a seed is an interleaving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,14 +17,24 @@ from typing import Any
 import psycopg
 
 from . import witness
-from .history import FAIL, INFO, OK, Call, Change, History, Tick, Transaction
-from .moves import CATALOGUE, TOPICS, Actor, Ask, Entry, Held, Lease, World
-from .wire import DEADLINE_S, Answer, Json, Wire, call_of
+from .checker import check, shortest
+from .history import FAIL, INFO, OK, Call, Change, Fault, History, Tick, Transaction
+from .moves import CATALOGUE, TOPICS, Actor, Ask, Entry, Held, Lease, World, reserve_task
+from .mutants import Mutant
+from .wire import DEADLINE_S, Answer, Wire, call_of
 
 STEPS = 45
 DRAIN_ROUNDS = 30
 SECOND = 1_000_000
-VACUUM_EVERY = 100
+EMPTY = (
+    "vacuum sokka.tasks, sokka.joins, sokka.join_inbox, sokka.locks, sokka.schedules,"
+    " sokka.streams"
+)
+PAGES = """select sum(pg_relation_size(t::regclass)) from unnest(array[
+    'sokka.tasks', 'sokka.joins', 'sokka.join_inbox', 'sokka.locks', 'sokka.schedules',
+    'sokka.streams']) t"""
+# How long an answer may take before a look whether it waits for a lock.
+LOOK_S = 0.003
 
 # What an interleaving is about: how much more often moves of these tags are drawn.
 THEMES: dict[str, dict[str, float]] = {
@@ -38,6 +48,7 @@ THEMES: dict[str, dict[str, float]] = {
     "all": {"queue": 1, "fence": 2, "batch": 1, "join": 1, "stream": 1, "lock": 1,
             "schedule": 1, "operator": 1, "cancel": 1},
 }
+SHARES = {"producer": 0.4, "operator": 1.0, "worker": 1.2}
 # How often an actor opens a transaction, instead of calling in none.
 OPENING = 0.25
 
@@ -52,19 +63,23 @@ class Stage:
     def __init__(self, url: str) -> None:
         self.observer = psycopg.connect(url, autocommit=True)
         self.wires = [Wire(url) for _ in range(7)]
-        self._rounds = 0
 
     def value(self, query: str, *params: Any) -> Any:
         row = self.observer.execute(query.encode(), params or None).fetchone()
         return row[0] if row else None
 
     def clear(self) -> None:
-        self._rounds += 1
         self.observer.execute("select proof.forget()")
+        # Where rows lie decides in which order a statement meets them.
+        for _ in range(1000):
+            self.observer.execute(EMPTY)
+            # Not empty as long as somebody, such as ANALYZE, holds an older snapshot.
+            if not self.value(PAGES):
+                break
+        else:
+            raise AssertionError("somebody holds an old snapshot")
         for wire in self.wires:
             wire.run("reset all")
-        if self._rounds % VACUUM_EVERY == 0:
-            self.observer.execute("vacuum")
 
     def read(self) -> list[Change]:
         return witness.read(self.observer)
@@ -107,7 +122,8 @@ class Simulation:
         self.world.look = self._look
         if self.chance.random() < 0.5:
             self.world.topics = TOPICS[:1]
-        self.opening = self.chance.choice((0.0, OPENING, 2 * OPENING))
+        openings = (0.0, OPENING, 2 * OPENING)
+        self.opening = self.chance.choice(openings[-1:] if self.theme == "fences" else openings)
         self.players: list[Player] = []
         self.waiters: list[Player] = []
         self._transactions = 0
@@ -153,6 +169,10 @@ class Simulation:
                     ask = entry.move(producer.actor)
                     assert ask is not None
                     self._send(producer, ask, call_of(ask.function, ask.arguments))
+        for player in self.players[2:4]:
+            self.step += 1
+            ask = reserve_task(player.actor)
+            self._send(player, ask, call_of(ask.function, ask.arguments))
 
     def _weight(self, entry: Entry) -> float:
         return entry.weight * THEMES[self.theme].get(entry.tag, 0)
@@ -165,9 +185,7 @@ class Simulation:
         if not idle or self.chance.random() < 0.12:
             self._move_clock()
             return
-        player = self.chance.choices(
-            idle, [2 if p.actor.role == "producer" and self.step < 6 else 1 for p in idle]
-        )[0]
+        player = self.chance.choices(idle, [SHARES[p.actor.role] for p in idle])[0]
         if player.transaction:
             self._go_on(player, player.transaction)
         elif self.chance.random() < self.opening:
@@ -181,17 +199,26 @@ class Simulation:
         self._transactions += 1
         player.transaction = Transaction(self._transactions, player.actor.name, self.step)
         player.wire.run("begin; select set_config('proof.began', sokka.clock()::text, true)")
+        if self.chance.random() < 0.6:
+            player.again = self._fence(player.actor) or player.again
         self._ask(player)
+
+    def _fence(self, actor: Actor) -> Ask | None:
+        """What a transaction is mostly opened for."""
+        if actor.role == "worker" and self.theme == "locks":
+            mine = [held for held in self.world.held if held.owner == actor.pid]
+            return Ask("assert_lock", vars(mine[-1])) if mine else None
+        return Ask("assert_lease", vars(actor.leases[-1])) if actor.leases else None
 
     def _go_on(self, player: Player, transaction: Transaction) -> None:
         chance = self.chance.random()
         if player.broken or chance < 0.06:
             self._end(player, transaction, commit=False)
-        elif chance < 0.36:
+        elif chance < 0.28:
             self._end(player, transaction, commit=True)
-        elif chance < 0.38:
+        elif chance < 0.30:
             self._kill(player, transaction)
-        elif (player.fences or player.locks) and chance < 0.62:
+        elif (player.fences or player.locks) and chance < 0.60:
             self._write(player)
         else:
             self._ask(player)
@@ -215,7 +242,13 @@ class Simulation:
     def _kill(self, player: Player, transaction: Transaction) -> None:
         """The server loses a session; what its client was told is nothing."""
         backend = player.wire.backend
-        self.stage.value("select pg_terminate_backend(%s, 10000)", backend)
+        self.stage.value("select pg_terminate_backend(%s)", backend)
+        # Gone from this view, it has given back its locks.
+        for _ in range(20_000):
+            if not self.stage.value("select count(*) from pg_stat_activity where pid = %s", backend):
+                break
+        else:
+            raise AssertionError("a session that was ended is still there")
         player.wire.reopen()
         self._leave(player, transaction)
 
@@ -316,11 +349,11 @@ class Simulation:
         """Whether the statement is through; if not, it waits for another player."""
         ours = {p.wire.backend for p in self.players}
         waited = 0.0
-        while not player.wire.answered(0.002):
+        while not player.wire.answered(LOOK_S):
             blockers = set(self._blockers(player))
             if blockers and blockers <= ours:
                 return False
-            waited += 0.002
+            waited += LOOK_S
             assert waited < DEADLINE_S, "neither an answer nor a wait for one of us"
         return True
 
@@ -480,12 +513,52 @@ UNFINISHED = """
         select 'inbox of ' || join_id from sokka.join_inbox) x"""
 
 
-def simulate(
-    stage: Stage, seeds: Iterable[int], theme: str | None = None
-) -> Iterator[tuple[int, History]]:
-    """The histories of these seeds, one after another."""
+@dataclass(frozen=True)
+class Finding:
+    """An interleaving that broke a rule."""
+
+    seed: int
+    theme: str
+    history: History
+    faults: list[Fault]
+
+    def __str__(self) -> str:
+        lines = [
+            f"SEED={self.seed} THEME={self.theme}",
+            *(f"  {fault}" for fault in self.faults[:8]),
+            "  the shortest history of one of them (acts, who, what; | the rows it changed):",
+            *(f"    {line}" for line in shortest(self.history, self.faults)),
+        ]
+        return "\n".join(lines)
+
+
+def search(stage: Stage, seeds: Iterable[int], theme: str | None = None) -> Finding | None:
+    """The first of these seeds whose interleaving breaks a rule."""
     for seed in seeds:
-        yield seed, Simulation(stage, seed, theme).run()
+        history = Simulation(stage, seed, theme).run()
+        if faults := check(history):
+            return Finding(seed, theme or theme_of(seed), history, faults)
+    return None
 
 
-__all__ = ["THEMES", "Json", "Simulation", "Stage", "simulate", "theme_of"]
+def catch(
+    stage: Stage, mutant: Mutant, seeds: Iterable[int], theme: str | None = None
+) -> Finding | None:
+    """The first of these seeds that shows a defect, and shows nothing without it."""
+    theme = theme or mutant.theme
+    for seed in seeds:
+        with witness.defect(stage.observer, mutant.change):
+            found = search(stage, [seed], theme)
+        if found and search(stage, [seed], theme) is None:
+            return found
+    return None
+
+
+def fingerprint(history: History) -> list[object]:
+    """What two plays of one seed have in common: all but the names that the server gives."""
+    return [
+        *((c.function, c.actor, c.began, c.settled, c.outcome, c.sqlstate, len(c.rows))
+          for c in history.calls),
+        *((c.call, c.source, c.clock, c.row.get("status"), c.row.get("ver"), c.row.get("until"))
+          for c in history.changes),
+    ]
