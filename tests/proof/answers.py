@@ -12,30 +12,65 @@ from .replay import GRANTERS
 ALWAYS = {"57014"}  # the simulator's patience, not the product's
 LEASED = {"SK001", "SK002", "SK003", "SK004", "SK005", "SK006"}
 REFUSALS: dict[str, set[str]] = {
-    "create_task": {"SK008"}, "create_tasks": {"SK008"}, "cancel_task": {"SK001"},
+    "create_task": {"SK008"},
+    "create_tasks": {"SK008"},
+    "cancel_task": {"SK001"},
     "resubmit_task": {"SK001", "SK006", "22023", "SK012"},
-    "fan_out": LEASED | {"SK008"}, "acquire_lease": {"SK001", "SK002", "SK009", "SK010"},
+    "fan_out": LEASED | {"SK008"},
+    "acquire_lease": {"SK001", "SK002", "SK009", "SK010"},
     "revoke_lease": {"SK001", "SK002", "SK006", "SK007", "55P03"},
-    "renew_lease": LEASED | {"55P03"}, "append_stream": LEASED | {"SK007"},
-    "wait_for_task": LEASED | {"22023"}, "read_stream": {"SK001"},
-    "pause_schedule": {"SK015"}, "resume_schedule": {"SK015"},
-    "renew_lock": {"SK003", "SK004", "SK005"}, "release_lock": {"SK003", "SK004", "SK005"},
-    "assert_lock": {"SK003", "SK004", "SK005"}, "write": {"SK013"},
+    "renew_lease": LEASED | {"55P03"},
+    "append_stream": LEASED | {"SK007"},
+    "wait_for_task": LEASED | {"22023"},
+    "read_stream": {"SK001"},
+    "pause_schedule": {"SK015"},
+    "resume_schedule": {"SK015"},
+    "renew_lock": {"SK003", "SK004", "SK005"},
+    "release_lock": {"SK003", "SK004", "SK005"},
+    "assert_lock": {"SK003", "SK004", "SK005"},
+    "write": {"SK013"},
 }
 NEVER_REFUSED = {
-    "reserve_task", "reserve_tasks", "settle_and_reserve", "sweep", "extend_leases",
-    "terminate_tasks", "settle_tasks", "try_lock", "due_schedules", "fire_schedules",
-    "put_schedule", "pause_topic", "resume_topic", "raise_token_epoch",
+    "reserve_task",
+    "reserve_tasks",
+    "settle_and_reserve",
+    "sweep",
+    "extend_leases",
+    "terminate_tasks",
+    "settle_tasks",
+    "try_lock",
+    "due_schedules",
+    "fire_schedules",
+    "put_schedule",
+    "pause_topic",
+    "resume_topic",
+    "raise_token_epoch",
 }
 CHANGING = {
-    "extend_lease", "renew_lease", "release_lease", "terminate_task", "fail_task", "retry_task",
-    "snooze_task", "wait_for_task", "report_progress", "save_checkpoint", "acquire_lease",
+    "extend_lease",
+    "renew_lease",
+    "release_lease",
+    "terminate_task",
+    "fail_task",
+    "retry_task",
+    "snooze_task",
+    "wait_for_task",
+    "report_progress",
+    "save_checkpoint",
+    "acquire_lease",
     "revoke_lease",
 }
 # They pass an open fence; so nothing that only a fence holds may keep them waiting.
 PASSING = {
-    "extend_lease", "report_progress", "save_checkpoint", "record_step", "append_stream",
-    "assert_lease", "cancel_task", "extend_leases", "fan_out",
+    "extend_lease",
+    "report_progress",
+    "save_checkpoint",
+    "record_step",
+    "append_stream",
+    "assert_lease",
+    "cancel_task",
+    "extend_leases",
+    "fan_out",
 }
 
 
@@ -82,7 +117,10 @@ def grants(call: Call, made: list[Change]) -> Iterator[tuple[str, str, str]]:
     granted = {
         (c.id, c.new["token"])
         for c in made
-        if c.source == "tasks" and c.old and c.new and c.new["token"] != c.old["token"]
+        if c.source == "tasks"
+        and c.old
+        and c.new
+        and c.new["token"] != c.old["token"]
         and c.new["token"] is not None
     }
     given = [row.get("lease") or row for row in call.rows]
@@ -116,8 +154,11 @@ def waits(history: History) -> Iterator[Fault]:
             for c in history.calls
             if c.transaction and c.transaction.number == number and c.began <= call.began
         }
-        own = {c.function for c in history.calls
-               if c.transaction is call.transaction and c.transaction and c.number < waiter}
+        own = {
+            c.function
+            for c in history.calls
+            if c.transaction is call.transaction and c.transaction and c.number < waiter
+        }
         if call.function in PASSING and held <= {"assert_lease", "write"} and not own:
             yield Fault("W1", _about(call), f"{call.function} waited for a fence")
     for ring in history.deadlocks:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from . import answers, joins, linear, replay, rest
-from .history import Change, Fault, History
+from .history import Call, Change, Fault, History
 
 
 def check(history: History) -> list[Fault]:
@@ -38,8 +38,10 @@ def labels(history: History) -> Iterator[Fault]:
             yield Fault("P1", _about(change), "a change that no call made", change.pos)
         elif call.undone:
             yield Fault(
-                "I9", _about(change),
-                f"{call.function} was refused or rolled back, and has changed this", change.pos,
+                "I9",
+                _about(change),
+                f"{call.function} was refused or rolled back, and has changed this",
+                change.pos,
             )
 
 
@@ -47,30 +49,33 @@ def _about(change: Change) -> str:
     return f"{change.source} {change.row.get('id')}"
 
 
-def story(history: History, fault: Fault) -> list[str]:
-    """The history of what a fault is about, as short as it goes: its changes and the calls
-    that concern it, in order, up to the fault."""
-    about = fault.about.split()[-1]
-    last = fault.pos or 10**9
+def story(history: History, about: str, last: int = 10**9) -> list[str]:
+    """What happened to a task, a lock or a join, as short as it goes: the calls that concern
+    it, in order, and under each the rows that it changed, up to the change ``last``."""
+    name = about.split()[-1]
+    shown = {change.call for change in history.changes if name in _names(change.row)}
     lines: dict[int, list[str]] = defaultdict(list)
-    shown = {change.call for change in history.changes if about in _names(change.row)}
     for call in history.calls:
-        if call.number in shown or about in str(call.arguments) or about in str(call.rows):
-            held = f" in transaction {call.transaction.number}" if call.transaction else ""
-            told = call.sqlstate or call.outcome
-            lines[call.number].append(
-                f"{call.began:4}-{call.settled:<4} {call.actor:9} {call.function}"
-                f"({_short(call.arguments)}){held}: {told}"
-                + (f" {call.rows}"[:160] if call.rows else "")
-            )
+        if call.number in shown or name in str(call.arguments):
+            lines[call.number].append(_told(call))
+    ends = 10**9
     for change in history.changes:
-        if about in _names(change.row) and change.pos <= last:
+        if change.pos == last:
+            ends = change.call or ends
+        if name in _names(change.row) and change.pos <= last:
             lines[change.call or 0].append(
-                f"            | {change.pos} at {change.clock / 1e6:.6f} s, xid {change.xid}:"
-                f" {change.source} {_difference(change.old, change.new)}"
+                f"    | {change.clock / 1e6:.6f} s: {change.source}"
+                f" {_difference(change.old, change.new)}"
             )
-    ends = max((c.call or 0 for c in history.changes if c.pos == fault.pos), default=10**9)
     return [line for number in sorted(lines) if number <= ends for line in lines[number]]
+
+
+def _told(call: Call) -> str:
+    held = f" in transaction {call.transaction.number}" if call.transaction else ""
+    return (
+        f"{call.began:3}-{call.settled:<3} {call.actor:9} {call.function}"
+        f"({_short(call.arguments)}){held}: {call.sqlstate or call.outcome}"
+    )
 
 
 def _names(row: Mapping[str, object]) -> set[str]:
@@ -91,4 +96,5 @@ def _difference(old: Mapping[str, object] | None, new: Mapping[str, object] | No
 
 def shortest(history: History, faults: Iterable[Fault]) -> list[str]:
     """The shortest story among the faults."""
-    return min((story(history, fault) for fault in faults), key=len, default=[])
+    stories = (story(history, fault.about, fault.pos or 10**9) for fault in faults)
+    return min(stories, key=len, default=[])

@@ -51,10 +51,14 @@ def _join(
 
 
 def _just(join: Image, final: int, good: int, clock: int) -> bool:
-    policy, total, needed = join["policy"], join["total"], join["needed"]
+    policy = join["policy"]
+    total, needed = int(join["total"]), int(join["needed"])
     if join["outcome"] == "satisfied":
-        return bool(
-            final >= total if policy == "settled" else good >= 1 if policy == "any"
+        return (
+            final >= total
+            if policy == "settled"
+            else good >= 1
+            if policy == "any"
             else good >= needed
         )
     if join["outcome"] == "unmet":
@@ -62,8 +66,8 @@ def _just(join: Image, final: int, good: int, clock: int) -> bool:
             return final > good or total == 0
         return policy != "settled" and total - (final - good) < needed
     if join["outcome"] == "deadline":
-        return join["deadline_at"] is not None and join["deadline_at"] <= clock
-    return join["outcome"] == "cancelled"
+        return join["deadline_at"] is not None and int(join["deadline_at"]) <= clock
+    return str(join["outcome"]) == "cancelled"
 
 
 def _fired(history: History, join: str, changes: list[Change]) -> Iterator[Fault]:
@@ -77,7 +81,9 @@ def _fired(history: History, join: str, changes: list[Change]) -> Iterator[Fault
             if decided is None or decided > change.pos:
                 yield Fault("I14", f"join {join}", "it ended undecided", change.pos)
         elif (
-            change.old and change.new and change.old["status"] == "snoozed"
+            change.old
+            and change.new
+            and change.old["status"] == "snoozed"
             and change.old["run_at"] > UNTIL_TOLD
         ):
             fires += 1

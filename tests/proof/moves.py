@@ -65,6 +65,8 @@ class World:
 
     def some_task(self) -> str | None:
         """One of the latest, mostly: few rows, so that the actors meet."""
+        if self.leases and self.chance.random() < 0.5:
+            return self.chance.choice(self.leases[-3:]).task_id
         few = self.tasks[-4:] if self.chance.random() < 0.8 else self.tasks
         return self.chance.choice(few) if few else None
 
@@ -248,7 +250,7 @@ def put_schedule(actor: Actor) -> Ask:
     world = actor.world
     world.schedules += 1
     # No two generations have a tick in common, so that one is known by its instant.
-    spec = {
+    spec: dict[str, Any] = {
         "schedule": "@every 3s",
         "next_at": f"2030-01-01T00:00:0{actor.chance.choice((0, 2))}.{world.schedules:06d}Z",
         "task": {"topic": actor.chance.choice(actor.world.topics), "data": {"by": "schedule"}},
@@ -265,11 +267,9 @@ def put_schedule(actor: Actor) -> Ask:
 
 @move("worker", "queue", 6)
 def reserve_task(actor: Actor) -> Ask:
-    return Ask(
-        "reserve_task",
-        {"topic": actor.chance.choice(actor.world.topics), "pid": actor.pid, "lease": actor.seconds()},
-        actor.leased,
-    )
+    topic = actor.chance.choice(actor.world.topics)
+    asked = {"topic": topic, "pid": actor.pid, "lease": actor.seconds()}
+    return Ask("reserve_task", asked, actor.leased)
 
 
 @move("worker", "batch", 3)
@@ -436,8 +436,9 @@ def terminate_tasks(actor: Actor) -> Ask | None:
 
 
 def _verbs(actor: Actor, members: list[Lease]) -> dict[str, Any]:
-    verbs = [actor.chance.choice(("terminate", "fail", "retry", "snooze", "release"))
-             for _ in members]
+    verbs = [
+        actor.chance.choice(("terminate", "fail", "retry", "snooze", "release")) for _ in members
+    ]
     given = {
         "terminate": Json(1),
         "fail": Json({"code": "error"}),
@@ -456,9 +457,7 @@ def settle_tasks(actor: Actor) -> Ask | None:
 
 @move("worker", "batch", 3)
 def settle_and_reserve(actor: Actor) -> Ask:
-    return Ask(
-        "settle_and_reserve", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased
-    )
+    return Ask("settle_and_reserve", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased)
 
 
 @move("worker", "schedule", 4)
@@ -474,8 +473,9 @@ def fire_schedules(actor: Actor) -> Ask | None:
     """Of what anybody was told to be due, and perhaps fired already: it must not count."""
     if not actor.world.due:
         return None
-    due = actor.world.due[-1] if actor.chance.random() < 0.6 else actor.chance.choice(
-        actor.world.due)
+    due = (
+        actor.world.due[-1] if actor.chance.random() < 0.6 else actor.chance.choice(actor.world.due)
+    )
     fire = {
         "schedule_id": due["schedule_id"],
         "generation": due["generation"],

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from .history import Call, Change, Fault, History, Image
+
+# Rules that did not hold: which, and what was seen.
+Broken = Iterator[tuple[str, str]]
 
 UNTIL_TOLD = 7968 * 365 * 86_400_000_000  # about: what lies beyond waits for other tasks
 SWEEPERS = {"sweep", "reserve_task", "reserve_tasks", "settle_and_reserve"}
@@ -13,8 +17,12 @@ GRANTERS = {"reserve_task", "reserve_tasks", "settle_and_reserve", "acquire_leas
 CREATORS = {"create_task", "create_tasks", "fan_out", "fire_schedules", "resubmit_task"}
 KEEPERS = {"extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint"}
 SINGLE = {
-    "terminate_task": "terminate", "fail_task": "fail", "retry_task": "retry",
-    "snooze_task": "snooze", "release_lease": "release", "wait_for_task": "wait",
+    "terminate_task": "terminate",
+    "fail_task": "fail",
+    "retry_task": "retry",
+    "snooze_task": "snooze",
+    "release_lease": "release",
+    "wait_for_task": "wait",
 }
 WAITING = ("starting", "snoozed")
 HOUR = 3_600_000_000
@@ -52,9 +60,9 @@ def verbs_on(call: Call, row: Image) -> set[str]:
         return {
             verb
             for place, (verb, task, token) in enumerate(
-                zip(verbs, said["task_ids"], said["tokens"], strict=True), 1)
-            if task == row["id"] and token == row["token"]
-            and (place in accepted or not call.rows)
+                zip(verbs, said["task_ids"], said["tokens"], strict=True), 1
+            )
+            if task == row["id"] and token == row["token"] and (place in accepted or not call.rows)
         }
     if said.get("task_id") == row["id"] and said.get("token") == row["token"]:
         return {SINGLE.get(call.function, "extend")}
@@ -83,7 +91,7 @@ class Replay:
         if self._leaving:
             yield Fault("I7", f"task {self._leaving.id}", "it left without a final record")
 
-    def _step(self, change: Change, call: Call) -> Iterator[tuple[str, str]]:
+    def _step(self, change: Change, call: Call) -> Broken:
         if self._ended:
             yield "I7", "it changed after its end"
         elif change.source == "finished_tasks":
@@ -101,7 +109,7 @@ class Replay:
         if change.source == "tasks" and change.new is not None:
             self._row = change.new
 
-    def _made(self, change: Change, call: Call) -> Iterator[tuple[str, str]]:
+    def _made(self, change: Change, call: Call) -> Broken:
         new = change.row
         if self._row is not None:
             yield "I7", "it was made twice"
@@ -115,7 +123,7 @@ class Replay:
         if call.function == "create_task" and data is not None and data.value != new["data"]:
             yield "I8", "it does not carry the data that were given"
 
-    def _moved(self, change: Change, call: Call) -> Iterator[tuple[str, str]]:
+    def _moved(self, change: Change, call: Call) -> Broken:
         old, new = change.old, change.new
         assert old is not None and new is not None
         if new["ver"] != old["ver"] + 1:
@@ -133,9 +141,7 @@ class Replay:
 
     # The owner's right
 
-    def _owned(self, change: Change, call: Call, old: Image, verbs: set[str]) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _owned(self, change: Change, call: Call, old: Image, verbs: set[str]) -> Broken:
         """An owner's act: under the current token, in time."""
         if not verbs_on(call, old) & verbs:
             yield "I3", f"{call.function} without the current lease moved it"
@@ -144,20 +150,19 @@ class Replay:
         if old["until"] is None or old["until"] <= judged:
             yield "I3", f"{call.function} moved it when the lease was over"
 
-    def _counts(self, old: Image, new: Image, attempt: int, failures: int, losses: int) -> Iterator[
-        tuple[str, str]
-    ]:
-        want = (max(old["attempt"] + attempt, 0), old["failures"] + failures,
-                old["losses"] + losses if losses >= 0 else 0)
+    def _counts(self, old: Image, new: Image, attempt: int, failures: int, losses: int) -> Broken:
+        want = (
+            max(old["attempt"] + attempt, 0),
+            old["failures"] + failures,
+            old["losses"] + losses if losses >= 0 else 0,
+        )
         got = (new["attempt"], new["failures"], new["losses"])
         if want != got:
             yield "I11", f"attempt, failures, losses are {got}, not {want}"
 
     # Moves, by the statuses before and after
 
-    def _kept(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _kept(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         if (new["token"], new["pid"]) != (old["token"], old["pid"]):
             yield "I1", "the lease passed on without an end"
         yield from self._counts(old, new, 0, 0, 0)
@@ -175,20 +180,17 @@ class Replay:
         if (new["checkpoint_seq"] != old["checkpoint_seq"]) != (call.function == "save_checkpoint"):
             yield "I16", f"{call.function} and the checkpoint's number do not fit"
 
-    def _extent(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _extent(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         to = change.clock + microseconds(call.arguments.get("lease"))
         want = {
-            "extend_lease": max(old["until"], to), "extend_leases": max(old["until"], to),
+            "extend_lease": max(old["until"], to),
+            "extend_leases": max(old["until"], to),
             "renew_lease": to,
         }.get(call.function, old["until"])
         if new["until"] != want:
             yield "I4", f"{call.function} moved the lease to {new['until']}, not to {want}"
 
-    def _given_back(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _given_back(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         over = old["until"] <= change.clock
         if call.function == "revoke_lease":
             yield from self._revoked(call, old)
@@ -206,16 +208,14 @@ class Replay:
         else:
             yield "I3", f"{call.function} without the current lease gave it back"
 
-    def _revoked(self, call: Call, old: Image) -> Iterator[tuple[str, str]]:
+    def _revoked(self, call: Call, old: Image) -> Broken:
         said = call.arguments
         if said["task_id"] != old["id"]:
             yield "I6", "another task was revoked"
         if said["record_ver"] != old["ver"]:
             yield "I5", f"revoked by version {said['record_ver']}, but it is at {old['ver']}"
 
-    def _put_to_sleep(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _put_to_sleep(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         yield from self._owned(change, call, old, {"snooze", "retry", "wait"})
         verbs = verbs_on(call, old)
         if verbs == {"retry"} or ("retry" in verbs and new["failures"] != old["failures"]):
@@ -233,9 +233,7 @@ class Replay:
         if new["run_at"] != change.clock + wait:
             yield "I10", f"it sleeps until {new['run_at']}, not until {change.clock + wait}"
 
-    def _woken(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _woken(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         yield from self._counts(old, new, 0, 0, 0)
         if call.function == "revoke_lease" and call.arguments["task_id"] == old["id"]:
             yield from self._revoked(call, old)
@@ -249,9 +247,7 @@ class Replay:
         elif not old["is_join"] and old["candidate"] is None:
             yield "I10", f"{call.function} woke what waits for other tasks"
 
-    def _granted(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _granted(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         said = call.arguments
         if call.function not in GRANTERS or new["pid"] != said["pid"]:
             yield "I3", f"{call.function} granted it to {new['pid']}"
@@ -278,7 +274,7 @@ class Replay:
         before = self._before.old if self._before and self._before.xid == change.xid else None
         return bool(before and before["until"] and before["until"] > change.clock)
 
-    MOVES: dict[tuple[str, str], Callable[..., Iterator[tuple[str, str]]]] = {
+    MOVES: ClassVar[dict[tuple[str, str], Callable[..., Broken]]] = {
         ("running", "running"): _kept,
         ("running", "starting"): _given_back,
         ("running", "snoozed"): _put_to_sleep,
@@ -288,7 +284,7 @@ class Replay:
 
     # The end
 
-    def _final(self, change: Change, call: Call) -> Iterator[tuple[str, str]]:
+    def _final(self, change: Change, call: Call) -> Broken:
         left, self._leaving, self._ended = self._leaving, None, change
         new, old = change.row, left.old if left else None
         if left is None or old is None or left.xid != change.xid:
@@ -304,25 +300,23 @@ class Replay:
             if not (old["is_join"] and old["status"] == "snoozed"):
                 yield from self._owned(change, call, old, {"terminate"})
         else:
-            ends: dict[str, Callable[..., Iterator[tuple[str, str]]]] = {
-                "cancelled": self._cancelled, "expired": self._expired,
-                "lease_lost": self._lost, "deadline": self._decided,
+            ends: dict[str, Callable[..., Broken]] = {
+                "cancelled": self._cancelled,
+                "expired": self._expired,
+                "lease_lost": self._lost,
+                "deadline": self._decided,
                 "policy_unmet": self._decided,
             }
             yield from ends.get(new["code"], self._failed)(change, call, old, new)
 
-    def _failed(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _failed(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         yield from self._owned(change, call, old, {"fail", "retry"})
         verbs = verbs_on(call, old)
         if verbs == {"retry"} and old["failures"] + 1 < old["max_attempts"]:
             yield "I11", "failed with attempts left"
         yield from self._counts(old, new, 0, 1, 0)
 
-    def _cancelled(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _cancelled(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         if old["status"] == "running":
             yield from self._owned(change, call, old, {"release", "snooze", "wait", "retry"})
             if old["cancel"] is None:
@@ -332,23 +326,17 @@ class Replay:
         if not (mine or old["cancel"] is not None or old["parent"]):
             yield "I6", f"{call.function} cancelled it"
 
-    def _expired(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _expired(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         if old["status"] not in WAITING or call.function not in SWEEPERS:
             yield "I6", "it expired while it ran"
         if old["expires_at"] is None or old["expires_at"] > change.clock:
             yield "I10", "it expired before its deadline"
 
-    def _lost(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _lost(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         if old["status"] != "starting" or old["losses"] <= old["max_losses"]:
             yield "I11", "given up as lost, with losses left"
 
-    def _decided(self, change: Change, call: Call, old: Image, new: Image) -> Iterator[
-        tuple[str, str]
-    ]:
+    def _decided(self, change: Change, call: Call, old: Image, new: Image) -> Broken:
         if not old["is_join"]:
             yield "I14", f"a plain task ended with {new['code']}"
 

@@ -38,11 +38,13 @@ def fences(history: History) -> Iterator[Fault]:
             if change.pos < note.pos:
                 current = change.new["token"] if change.new else None
             elif change.pos < last[xid] and change.xid != xid and not _keeps(change, token):
-                yield Fault("F1", f"{what} {name}", "taken over while its fence was open",
-                            change.pos)
+                yield Fault(
+                    "F1", f"{what} {name}", "taken over while its fence was open", change.pos
+                )
         if current != token:
-            yield Fault("F2", f"{what} {name}", f"written under {token}, but {current} is current",
-                        note.pos)
+            yield Fault(
+                "F2", f"{what} {name}", f"written under {token}, but {current} is current", note.pos
+            )
 
 
 def _keeps(change: Change, token: int) -> bool:
@@ -135,8 +137,9 @@ def steps(history: History) -> Iterator[Fault]:
             if change.old is not None or key in seen:
                 yield Fault("S4", f"task {change.id}", "a step was recorded twice", change.pos)
             if change.row["token"] != token.get(change.id):
-                yield Fault("I3", f"task {change.id}", "a step without the current lease",
-                            change.pos)
+                yield Fault(
+                    "I3", f"task {change.id}", "a step without the current lease", change.pos
+                )
             seen.add(key)
 
 
@@ -159,6 +162,7 @@ def schedules(history: History, calls: dict[int, Call]) -> Iterator[Fault]:
             if fire in tasks:
                 yield Fault("I13", f"task {change.id}", f"{fire} became two tasks", change.pos)
             if change.id not in rows:
-                yield Fault("I13", f"task {change.id}", "a task of a tick without its row",
-                            change.pos)
+                yield Fault(
+                    "I13", f"task {change.id}", "a task of a tick without its row", change.pos
+                )
             tasks.setdefault(fire, change.id)

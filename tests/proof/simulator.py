@@ -19,7 +19,7 @@ import psycopg
 from . import witness
 from .checker import check, shortest
 from .history import FAIL, INFO, OK, Call, Change, Fault, History, Tick, Transaction
-from .moves import CATALOGUE, TOPICS, Actor, Ask, Entry, Held, Lease, World, reserve_task
+from .moves import CATALOGUE, TOPICS, Actor, Ask, Entry, Held, Lease, World
 from .mutants import Mutant
 from .wire import DEADLINE_S, Answer, Wire, call_of
 
@@ -27,8 +27,7 @@ STEPS = 45
 DRAIN_ROUNDS = 30
 SECOND = 1_000_000
 EMPTY = (
-    "vacuum sokka.tasks, sokka.joins, sokka.join_inbox, sokka.locks, sokka.schedules,"
-    " sokka.streams"
+    "vacuum sokka.tasks, sokka.joins, sokka.join_inbox, sokka.locks, sokka.schedules, sokka.streams"
 )
 PAGES = """select sum(pg_relation_size(t::regclass)) from unnest(array[
     'sokka.tasks', 'sokka.joins', 'sokka.join_inbox', 'sokka.locks', 'sokka.schedules',
@@ -40,13 +39,23 @@ LOOK_S = 0.003
 THEMES: dict[str, dict[str, float]] = {
     "queue": {"queue": 3, "operator": 2, "cancel": 1},
     "fences": {"queue": 2, "fence": 12, "operator": 2, "cancel": 2},
+    "cancels": {"queue": 2, "cancel": 5, "operator": 1},
     "batches": {"batch": 4, "queue": 1, "operator": 1},
     "joins": {"join": 4, "queue": 1.5, "batch": 1, "cancel": 2},
     "streams": {"stream": 4, "queue": 1},
     "locks": {"lock": 4},
     "schedules": {"schedule": 4, "queue": 0.5},
-    "all": {"queue": 1, "fence": 2, "batch": 1, "join": 1, "stream": 1, "lock": 1,
-            "schedule": 1, "operator": 1, "cancel": 1},
+    "all": {
+        "queue": 1,
+        "fence": 2,
+        "batch": 1,
+        "join": 1,
+        "stream": 1,
+        "lock": 1,
+        "schedule": 1,
+        "operator": 1,
+        "cancel": 1,
+    },
 }
 SHARES = {"producer": 0.4, "operator": 1.0, "worker": 1.2}
 # How often an actor opens a transaction, instead of calling in none.
@@ -123,7 +132,9 @@ class Simulation:
         if self.chance.random() < 0.5:
             self.world.topics = TOPICS[:1]
         openings = (0.0, OPENING, 2 * OPENING)
-        self.opening = self.chance.choice(openings[-1:] if self.theme == "fences" else openings)
+        self.opening = self.chance.choice(
+            openings[-1:] if self.theme in ("fences", "cancels") else openings
+        )
         self.players: list[Player] = []
         self.waiters: list[Player] = []
         self._transactions = 0
@@ -171,7 +182,15 @@ class Simulation:
                     self._send(producer, ask, call_of(ask.function, ask.arguments))
         for player in self.players[2:4]:
             self.step += 1
-            ask = reserve_task(player.actor)
+            ask = Ask(
+                "reserve_task",
+                {
+                    "topic": self.world.topics[0],
+                    "pid": player.actor.pid,
+                    "lease": player.actor.seconds(),
+                },
+                player.actor.leased,
+            )
             self._send(player, ask, call_of(ask.function, ask.arguments))
 
     def _weight(self, entry: Entry) -> float:
@@ -245,7 +264,7 @@ class Simulation:
         self.stage.value("select pg_terminate_backend(%s)", backend)
         # Gone from this view, it has given back its locks.
         for _ in range(20_000):
-            if not self.stage.value("select count(*) from pg_stat_activity where pid = %s", backend):
+            if not self.stage.value(SESSIONS, backend):
                 break
         else:
             raise AssertionError("a session that was ended is still there")
@@ -270,9 +289,7 @@ class Simulation:
             f"insert into proof.effects values ('{lease.task_id}', {lease.token});"
             f" select proof.note('lease', '{lease.task_id}', {lease.token})"
         )
-        self._send(
-            player, Ask("write", {"task_id": lease.task_id, "token": lease.token}), note
-        )
+        self._send(player, Ask("write", {"task_id": lease.task_id, "token": lease.token}), note)
 
     # Calls
 
@@ -295,8 +312,13 @@ class Simulation:
 
     def _begin_call(self, actor: str, ask: Ask, transaction: Transaction | None) -> Call:
         call = Call(
-            len(self.history.calls) + 1, actor, ask.function, ask.arguments,
-            began=self.step, clock=self.world.clock, transaction=transaction,
+            len(self.history.calls) + 1,
+            actor,
+            ask.function,
+            ask.arguments,
+            began=self.step,
+            clock=self.world.clock,
+            transaction=transaction,
         )
         self.history.calls.append(call)
         return call
@@ -334,9 +356,20 @@ class Simulation:
             player.fences.append(Lease(said["task_id"], said["pid"], said["token"]))
         elif call.function == "assert_lock":
             player.locks.append(Held(said["key"], said["owner"], said["token"]))
-        elif call.function in ("terminate_task", "fail_task", "retry_task", "snooze_task",
-                               "release_lease", "wait_for_task", "renew_lease", "revoke_lease",
-                               "acquire_lease", "release_lock", "renew_lock", "cancel_task"):
+        elif call.function in (
+            "terminate_task",
+            "fail_task",
+            "retry_task",
+            "snooze_task",
+            "release_lease",
+            "wait_for_task",
+            "renew_lease",
+            "revoke_lease",
+            "acquire_lease",
+            "release_lock",
+            "renew_lock",
+            "cancel_task",
+        ):
             # Its own end, or worse: no further writes under that fence.
             player.fences = [f for f in player.fences if f.task_id != said.get("task_id")]
             player.locks = [f for f in player.locks if f.key != said.get("key")]
@@ -371,9 +404,7 @@ class Simulation:
         if ring := self._ring(player):
             self.history.deadlocks.append(ring)
             self._cancel(player)
-        elif len(self.waiters) > 1 and not blockers & {
-            p.wire.backend for p in self.waiters[:-1]
-        }:
+        elif len(self.waiters) > 1 and not blockers & {p.wire.backend for p in self.waiters[:-1]}:
             # Two that one commit sets free at once would race: only a queue may form.
             self._cancel(player)
 
@@ -461,15 +492,27 @@ class Simulation:
             self._drain_call(wire, Ask("sweep", {"max_tasks": 1000}))
             got = self._drain_call(
                 wire,
-                Ask("reserve_tasks", {"topics": list(TOPICS), "pid": "drain", "max_tasks": 100,
-                                      "lease": "10 seconds"}),
+                Ask(
+                    "reserve_tasks",
+                    {
+                        "topics": list(TOPICS),
+                        "pid": "drain",
+                        "max_tasks": 100,
+                        "lease": "10 seconds",
+                    },
+                ),
             )
             if got:
                 self._drain_call(
                     wire,
-                    Ask("terminate_tasks", {
-                        "pid": "drain", "task_ids": [row["task_id"] for row in got],
-                        "tokens": [row["token"] for row in got]}),
+                    Ask(
+                        "terminate_tasks",
+                        {
+                            "pid": "drain",
+                            "task_ids": [row["task_id"] for row in got],
+                            "tokens": [row["token"] for row in got],
+                        },
+                    ),
                 )
                 continue
             self.history.unfinished = self.stage.value(UNFINISHED)
@@ -482,11 +525,14 @@ class Simulation:
     def _drain_call(self, wire: Wire, ask: Ask) -> list[dict[str, Any]]:
         self.step += 1
         call = self._begin_call("drain", ask, None)
-        answer = wire.run(f"set proof.call = {call.number}; "
-                          + call_of(ask.function, ask.arguments))
+        answer = wire.run(
+            f"set proof.call = {call.number}; " + call_of(ask.function, ask.arguments)
+        )
         self._enter(call, answer)
         return call.rows
 
+
+SESSIONS = "select count(*) from pg_stat_activity where pid = %s"
 
 NEXT_DUE = """
     select min(d) from (
@@ -557,8 +603,12 @@ def catch(
 def fingerprint(history: History) -> list[object]:
     """What two plays of one seed have in common: all but the names that the server gives."""
     return [
-        *((c.function, c.actor, c.began, c.settled, c.outcome, c.sqlstate, len(c.rows))
-          for c in history.calls),
-        *((c.call, c.source, c.clock, c.row.get("status"), c.row.get("ver"), c.row.get("until"))
-          for c in history.changes),
+        *(
+            (c.function, c.actor, c.began, c.settled, c.outcome, c.sqlstate, len(c.rows))
+            for c in history.calls
+        ),
+        *(
+            (c.call, c.source, c.clock, c.row.get("status"), c.row.get("ver"), c.row.get("until"))
+            for c in history.changes
+        ),
     ]

@@ -37,9 +37,7 @@ def install(connection: psycopg.Connection) -> None:
 
 
 @contextmanager
-def defect(
-    connection: psycopg.Connection, changed: Callable[[str, str], str]
-) -> Iterator[None]:
+def defect(connection: psycopg.Connection, changed: Callable[[str, str], str]) -> Iterator[None]:
     """Have the functions that ``changed`` makes of the files of sql/ instead of the right
     ones, within a ``with``."""
     pairs = [
