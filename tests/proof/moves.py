@@ -324,7 +324,7 @@ def on_lease(function: str, tag: str, weight: float, ends: bool = False) -> Call
 
 @on_lease("extend_lease", "queue", 3)
 def _extend(actor: Actor) -> dict[str, Any]:
-    return {"lease": actor.seconds()}
+    return {"lease": actor.seconds(10, 20, 30)}
 
 
 @on_lease("renew_lease", "queue", 2)
@@ -532,7 +532,7 @@ def revoke_lease(actor: Actor) -> Ask | None:
     world, task = actor.world, actor.world.some_task()
     if task is None:
         return None
-    if task not in world.versions or actor.chance.random() < 0.6:
+    if task not in world.versions or actor.chance.random() < 0.4:
         version = world.look(task)
         if version is None:
             return None

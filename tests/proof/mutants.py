@@ -79,7 +79,7 @@ MUTANTS = (
         "fences",
         (("where t.task_id = p_task_id for update;", "where t.task_id = p_task_id;"),),
         ENDING,
-        seed=1004,
+        seed=1007,
     ),
     Mutant(
         "a lease is live at its last instant",
@@ -96,14 +96,14 @@ MUTANTS = (
     Mutant(
         "extend counts from the begin of the transaction",
         "functions/workers/extend_lease.sql",
-        "fences",
+        "cancels",
         (
             (
                 "sokka.clock() + coalesce(v_lease, sokka.lease_of(v_task.topic))",
                 "proof.began() + coalesce(v_lease, sokka.lease_of(v_task.topic))",
             ),
         ),
-        seed=1021,
+        seed=1002,
     ),
     Mutant(
         "a claim waits for rows and takes them again",
@@ -123,14 +123,14 @@ MUTANTS = (
             ),
             ("continue when v_task.status <> 'running' or v_task.lease_expires_at > v_now;", ""),
         ),
-        seed=1028,
+        seed=2008,
     ),
     Mutant(
         "a revoke ignores the version",
         "functions/operators/revoke_lease.sql",
         "queue",
         (("elsif v_task.record_ver <> p_record_ver then", "elsif false then"),),
-        seed=1037,
+        seed=1001,
     ),
     Mutant(
         "a fence holds nothing",
@@ -160,7 +160,7 @@ MUTANTS = (
         "functions/operators/cancel_task.sql",
         "cancels",
         (("where t.task_id = p_task_id for no key update;", "where t.task_id = p_task_id;"),),
-        seed=1012,
+        seed=1035,
     ),
     Mutant(
         "a snooze costs an attempt",
@@ -174,7 +174,7 @@ MUTANTS = (
         "functions/workers/retry_task.sql",
         "queue",
         (("v_task.attempt, v_failures,\n", "v_task.attempt, v_task.failures,\n"),),
-        seed=1002,
+        seed=1004,
     ),
     Mutant(
         "one lost lease too many",
@@ -254,6 +254,7 @@ MUTANTS = (
                 " then",
             ),
         ),
+        seed=1001,
     ),
     Mutant(
         "a held child is let go beyond the limit",

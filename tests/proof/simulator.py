@@ -404,9 +404,20 @@ class Simulation:
         if ring := self._ring(player):
             self.history.deadlocks.append(ring)
             self._cancel(player)
-        elif len(self.waiters) > 1 and not blockers & {p.wire.backend for p in self.waiters[:-1]}:
-            # Two that one commit sets free at once would race: only a queue may form.
+        elif len(self.waiters) > 1 and not self._behind_a_waiter(player, blockers):
             self._cancel(player)
+
+    def _behind_a_waiter(self, player: Player, blockers: set[int]) -> bool:
+        """Whether it waits for the transaction of another waiter, and so for its end.
+
+        Two that wait for one row, or for one transaction, would race when that ends: after
+        an update the server keeps no queue.
+        """
+        others = {p.wire.backend for p in self.waiters if p is not player}
+        kind = self.stage.value(
+            "select locktype from pg_locks where pid = %s and not granted", player.wire.backend
+        )
+        return blockers <= others and kind == "transactionid"
 
     def _ring(self, player: Player) -> tuple[int, ...]:
         """The calls that wait for one another, if this one closes a ring."""
