@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test check bench freeze clean
+.PHONY: demo test check bench simulate freeze clean
 
 demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
@@ -23,6 +23,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/sokka bench $(ARGS)
+
+# Interleavings from a seed: SEED=, ROUNDS=, THEME=, MUTANT=, PG= (docs/proof.md).
+simulate: $(READY)
+	$(BIN)/python -m tests.proof
 
 # Copies sql/ into the newest revision that no release has carried yet.
 freeze: $(READY)
