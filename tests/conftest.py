@@ -71,8 +71,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 # What stands on the SQL, which is tested on every major. Each of these tests runs on one
 # of them, chosen by its name, so that every major gets its share.
 UPPER_FLOORS = {
-    "acceptance", "cli", "docs", "embedded", "examples", "faults", "observers", "scheduler",
-    "workload",
+    "acceptance", "cli", "docs", "embedded", "examples", "faults", "observers", "proof",
+    "scheduler", "workload",
 }  # fmt: skip
 
 

@@ -118,8 +118,8 @@ MUTANTS = (
         "queue",
         (
             (
-                "where t.task_id = any (v_expired) order by t.task_id for update skip locked loop",
-                "where t.task_id = any (v_expired) order by t.task_id for update loop",
+                "where t.task_id = v_id for update skip locked;",
+                "where t.task_id = v_id for update;",
             ),
             ("continue when v_task.status <> 'running' or v_task.lease_expires_at > v_now;", ""),
         ),

@@ -36,7 +36,6 @@ def test_the_actors_meet(stage: Stage) -> None:
     assert any(play.waits for play in plays)
 
 
-@pytest.mark.xfail(strict=True, reason="the sweep judges by a row read before the request")
 def test_a_cancel_request_made_within_a_sweep_ends_an_expired_task(stage: Stage) -> None:
     """Found by THEME=joins SEED=2: the loss of one child decides the join, whose other
     child is asked to stop, and is given back by the same sweep as if it was not."""
