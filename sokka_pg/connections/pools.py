@@ -15,8 +15,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -204,7 +204,7 @@ class AsyncSource(_PerProcess):
                 await connection.close()
             raise
         finally:
-            await pool.putconn(connection)
+            await _kept_on(pool.putconn(connection))
 
     async def run(self, call: Call[T]) -> T:
         """Send a call once, in a transaction of its own."""
@@ -280,9 +280,14 @@ class AsyncBorrowedSource:
                 await connection.close()
             raise
         finally:
-            if not connection.closed:
-                await connection.set_isolation_level(level)
-            await self._pool.putconn(connection)
+            await _kept_on(self._given_back(connection, level))
+
+    async def _given_back(
+        self, connection: AsyncConnection[Any], level: IsolationLevel | None
+    ) -> None:
+        if not connection.closed:
+            await connection.set_isolation_level(level)
+        await self._pool.putconn(connection)
 
     async def run(self, call: Call[T]) -> T:
         async with self.connection() as connection:
@@ -335,6 +340,18 @@ def _taken(pool: SyncPool) -> Connection[Any]:
 
 
 async def _taken_async(pool: AsyncPool) -> AsyncConnection[Any]:
+    """A connection from a pool. A caller who is cancelled while it waits may already have
+    been given one, which psycopg's pool then never sees again (seen: 3 of 4 connections
+    gone after 1,800 cancellations). So the taking goes on without it, and gives back."""
+    taking = _begun(_next_alive(pool))
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        _begun(_returned(pool, taking))
+        raise
+
+
+async def _next_alive(pool: AsyncPool) -> AsyncConnection[Any]:
     with translated(sent=False):
         for _ in range(pool.max_size):
             connection = await pool.getconn()
@@ -342,6 +359,27 @@ async def _taken_async(pool: AsyncPool) -> AsyncConnection[Any]:
                 return connection
             await pool.putconn(connection)
         return await pool.getconn()
+
+
+async def _returned(pool: AsyncPool, taking: asyncio.Task[AsyncConnection[Any]]) -> None:
+    with suppress(DatabaseUnavailable):
+        await pool.putconn(await taking)
+
+
+async def _kept_on(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work``, which goes on if its caller is cancelled."""
+    await asyncio.shield(_begun(work))
+
+
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    task = asyncio.create_task(work)
+    # a loop alone does not keep its tasks
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    return task
+
+
+_under_way: set[asyncio.Task[Any]] = set()
 
 
 def _refuse_options(options: ConnectionOptions | None) -> None:

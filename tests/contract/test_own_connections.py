@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -365,3 +367,22 @@ def test_two_schemas_in_one_database_are_two_queues(db: str, server: servers.Ser
         assert two.task(created.task_id) is None
         assert two.reserve_task("t", "w1") is None
         assert one.reserve_task("t", "w1") is not None
+
+
+async def test_calls_that_are_cancelled_cost_no_connection(db: str) -> None:
+    """psycopg's pool forgets one that it hands to a caller who is cancelled meanwhile."""
+    options = ConnectionOptions(max_size=3, wait=timedelta(seconds=10))
+    async with AsyncPgTaskStore(db, options=options) as store:
+
+        async def given_up() -> None:
+            asked = asyncio.create_task(store.topics())
+            await asyncio.sleep(random.uniform(0, 0.004))
+            asked.cancel()
+            await asyncio.wait([asked])
+
+        await store.topics()
+        for _ in range(120):
+            await asyncio.gather(*(given_up() for _ in range(12)))
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(store._source.connection())
