@@ -612,14 +612,19 @@ def catch(
 
 
 def fingerprint(history: History) -> list[object]:
-    """What two plays of one seed have in common: all but the names that the server gives."""
+    """What two plays of one seed have in common: all but the names that the server gives,
+    and the order in which one statement writes its rows."""
     return [
         *(
             (c.function, c.actor, c.began, c.settled, c.outcome, c.sqlstate, len(c.rows))
             for c in history.calls
         ),
-        *(
-            (c.call, c.source, c.clock, c.row.get("status"), c.row.get("ver"), c.row.get("until"))
-            for c in history.changes
+        *sorted(
+            (
+                (c.call, c.source, c.clock, c.row.get("status"), c.row.get("ver"),
+                 c.row.get("until"))
+                for c in history.changes
+            ),
+            key=repr,
         ),
     ]
