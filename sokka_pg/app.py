@@ -445,16 +445,16 @@ class Sokka:
         Schedules of others are left alone. Raises UsageError for ``prune`` in an app
         without a ``name``.
         """
-        from sokka_pg.context.plans import carry_out
-        from sokka_pg.scheduler.periodic import asking, synced
+        from sokka_pg.context.plans import asking, carry_out
+        from sokka_pg.scheduler.periodic import synced
 
         plan = synced(self.periodic_tasks, self._source(prune), prune)
         return carry_out(plan, asking(self.store))
 
     async def sync_schedules_async(self, *, prune: bool = False) -> SyncReport:
         """``sync_schedules`` for an event loop."""
-        from sokka_pg.context.plans import carry_out_async
-        from sokka_pg.scheduler.periodic import asking, synced
+        from sokka_pg.context.plans import asking, carry_out_async
+        from sokka_pg.scheduler.periodic import synced
 
         plan = synced(self.periodic_tasks, self._source(prune), prune)
         return await carry_out_async(plan, asking(self.async_store))

@@ -45,7 +45,7 @@ class FanOuts:
     def fan_out(self, name: str, request: FanOutRequest) -> Plan[FanOutResult]:
         join_id = yield from self._final(name, request)
         join = yield Ask("join", join_id)
-        return fan_out_result(join, (yield from self._rows(join_id)))
+        return fan_out_result(join, (yield from all_rows(join_id)))
 
     def scatter_gather(
         self, name: str, request: ScatterGatherRequest
@@ -53,7 +53,7 @@ class FanOuts:
         join_id = yield from self._final(name, request)
         task = yield Ask("task", join_id)
         join = yield Ask("join", join_id)
-        rows = yield from self._rows(join_id)
+        rows = yield from all_rows(join_id)
         return scatter_gather_result(task, join, rows, request.reducer, request.then)
 
     def own_results(self) -> Plan[tuple[CandidateResult, ...]]:
@@ -62,7 +62,7 @@ class FanOuts:
         join: Join | None = yield Ask("join", task_id)
         if join is None:
             raise UsageError("this task is no fan-out: it has no candidates")
-        return candidate_results(join, (yield from self._rows(task_id)))
+        return candidate_results(join, (yield from all_rows(task_id)))
 
     def _final(self, name: str, request: Request) -> Plan[UUID]:
         join_id, status = yield from self._made(name, request)
@@ -88,11 +88,13 @@ class FanOuts:
         )
         return join_id, made.status
 
-    def _rows(self, join_id: UUID) -> Plan[list[JoinResult]]:
-        rows: list[JoinResult] = []
-        while True:
-            after = rows[-1].candidate if rows else 0
-            page = yield Ask("join_results", join_id, after, PAGE)
-            rows.extend(page)
-            if len(page) < PAGE:
-                return rows
+
+def all_rows(join_id: UUID) -> Plan[list[JoinResult]]:
+    """All candidates of a join, in order, by the page."""
+    rows: list[JoinResult] = []
+    while True:
+        after = rows[-1].candidate if rows else 0
+        page = yield Ask("join_results", join_id, after, PAGE)
+        rows.extend(page)
+        if len(page) < PAGE:
+            return rows

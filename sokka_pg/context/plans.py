@@ -81,3 +81,8 @@ async def carry_out_async(plan: Plan[T], do: Callable[[Step], Awaitable[Any]]) -
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+def asking(store: Any) -> Callable[[Any], Any]:
+    """How a plan that only asks is carried out on a store, sync or async."""
+    return lambda ask: getattr(store, ask.verb)(*ask.arguments, **ask.options)

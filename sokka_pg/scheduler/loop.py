@@ -16,13 +16,13 @@ from time import monotonic
 
 from sokka_pg import durations, events
 from sokka_pg.calls import arguments
-from sokka_pg.context.plans import carry_out_async
+from sokka_pg.context.plans import asking, carry_out_async
 from sokka_pg.durations import Duration
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.errors import BadArgument, DatabaseUnavailable, SokkaError, UsageError
 from sokka_pg.events import EventFeed, Observer
 from sokka_pg.model import DueSchedule, FireVerdict, ScheduleFire
-from sokka_pg.scheduler.periodic import Periodic, SyncReport, asking, synced
+from sokka_pg.scheduler.periodic import Periodic, SyncReport, synced
 from sokka_pg.schedules import plan_fires
 from sokka_pg.store_async import AsyncTaskStore
 

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias
 from sokka_pg import model, retry
 from sokka_pg.calls import arguments
 from sokka_pg.context import SyncTaskContext, TaskContext
-from sokka_pg.context.plans import Ask, Plan, carry_out, carry_out_async
+from sokka_pg.context.plans import Ask, Plan, asking, carry_out, carry_out_async
 from sokka_pg.durations import Duration, delay
 from sokka_pg.errors import BadArgument, NoScheduleFound, ScheduleExists
 from sokka_pg.model import Json, ScheduleRow
 from sokka_pg.registry import Mode, PayloadReader, Registry, TaskSpec
 from sokka_pg.scheduler.errors import HandlerExists, InvalidJob
-from sokka_pg.scheduler.periodic import asking
 from sokka_pg.schedules import At, Durable, next_of, parse
 from sokka_pg.schedules.intervals import interval_of, written
 from sokka_pg.schedules.texts import instant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
@@ -154,8 +154,3 @@ def _pruned(kept: Collection[str], source: str) -> Plan[list[str]]:
                 gone.append(row.name)
         if (cursor := page.cursor) is None:
             return gone
-
-
-def asking(store: Any) -> Callable[[Any], Any]:
-    """How the steps of these plans are done on a store, sync or async."""
-    return lambda ask: getattr(store, ask.verb)(*ask.arguments, **ask.options)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
 from sokka_pg import gather
+from sokka_pg.context.fanning import all_rows
+from sokka_pg.context.plans import asking, carry_out_async
 from sokka_pg.errors import BadArgument, TaskFailed
 from sokka_pg.gather import (
     CandidateResult,
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 CANDIDATE = "candidate"
 PLAIN_JOIN = "join"
-PAGE = 1_000
 
 Decided: TypeAlias = tuple[Task, Join, list[JoinResult]]
 """A join that is at its end: as a task, as a join, and all its candidates."""
@@ -94,13 +95,7 @@ async def state(core: Core, task_id: UUID) -> Join:
 
 async def rows(core: Core, task_id: UUID) -> list[JoinResult]:
     """All candidates, in order."""
-    found: list[JoinResult] = []
-    while True:
-        after = found[-1].candidate if found else 0
-        page = await core.store.join_results(task_id, after, PAGE)
-        found += page
-        if len(page) < PAGE:
-            return found
+    return await carry_out_async(all_rows(task_id), asking(core.store))
 
 
 async def results(core: Core, task_id: UUID) -> tuple[CandidateResult, ...]:
