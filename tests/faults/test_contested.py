@@ -189,7 +189,7 @@ class Chance:
         self.started += 1
         name = f"w{self.started}"
         return name, self._start(
-            name, "--app", "tests.faults.chaos:app", "--topics", "t:5",
+            name, "--app", "tests.faults.fates:app", "--topics", "t:5",
             "--lease", "300ms", "--log-level", "error",
         )
 
