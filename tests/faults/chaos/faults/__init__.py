@@ -70,8 +70,8 @@ class CrewMember(Protocol):
     def starts(self) -> int:
         """How often it was started."""
 
-    def kill(self) -> None:
-        """SIGKILL, to its process group, and wait for its end."""
+    def kill(self, *, group: bool = True) -> None:
+        """SIGKILL to its process group, or to the worker alone, and wait for its end."""
 
     def pause(self) -> None:
         """SIGSTOP, to its process group."""
