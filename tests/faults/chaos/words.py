@@ -68,6 +68,12 @@ class Change:
     source: str
     old: Image | None
     new: Image | None
+    began: int = 0
+    """When its statement began: what that decided by the clock lies between this and ``at``."""
+
+    @property
+    def clock(self) -> int:
+        return self.at
 
     @property
     def id(self) -> str:
