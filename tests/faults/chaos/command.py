@@ -1,0 +1,13 @@
+"""What a worker process of the run is: ``sokka worker``, with everything recorded."""
+
+from __future__ import annotations
+
+from sokka_pg.cli import worker
+from sokka_pg.cli.main import app, run
+from tests.faults.chaos import recorder
+
+if __name__ == "__main__":
+    recorder.install_from_environment()
+    if "worker" not in {command.name for command in app.registered_commands}:
+        worker.register(app)
+    run()
