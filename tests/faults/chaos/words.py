@@ -174,7 +174,12 @@ class Loss:
     """A failover: what the lost primary had committed and the promoted server has not.
 
     ``commits`` maps each xid that committed on the old primary to its commit record's LSN.
-    ``lost_changes`` were read from the old primary, started alone.
+    ``lost_changes`` were read from the old primary, started alone. ``at`` is when it was
+    killed, by CLOCK_MONOTONIC; ``received_lsn`` and ``replayed_lsn`` are where the standby
+    stood then. ``promoted_s`` and ``returned_s`` (the old primary is a standby that has
+    caught up) count from the kill; ``resumed_s`` counts from the moment at which promotion
+    was asked for, until tasks were reserved and ended again; ``resumed`` tells of each
+    worker process by its name when it first reserved.
     """
 
     mode: str
@@ -183,6 +188,11 @@ class Loss:
     commits: dict[str, str] = field(default_factory=dict)
     lost_changes: list[Change] = field(default_factory=list)
     resumed_s: float | None = None
+    received_lsn: str = ""
+    replayed_lsn: str = ""
+    promoted_s: float | None = None
+    returned_s: float | None = None
+    resumed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
