@@ -47,9 +47,9 @@ def overlapping(act: Act, shot: Injection, worker: str | None = None) -> Iterato
     """The calls (of one worker) that were under way at some moment of it."""
     end = ending(act, shot)
     for call in act.calls:
-        if worker in (None, call.pid) and call.began <= end:
-            if call.ended is None or call.ended >= shot.began:
-                yield call
+        unended = call.ended is None or call.ended >= shot.began
+        if unended and worker in (None, call.pid) and call.began <= end:
+            yield call
 
 
 def held_up(act: Act, shot: Injection, worker: str | None = None) -> list[Call]:
