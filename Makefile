@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test check bench simulate freeze clean
+.PHONY: demo test check bench simulate kills freeze clean
 
 demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
@@ -27,6 +27,10 @@ bench: $(READY)
 # Interleavings from a seed: SEED=, ROUNDS=, THEME=, MUTANT=, PG= (docs/proof.md).
 simulate: $(READY)
 	$(BIN)/python -m tests.proof
+
+# Workers killed by SIGKILL at random instants: KILLS=, SEED=, PG= (docs/proof.md).
+kills: $(READY)
+	$(BIN)/python -m tests.faults.kills
 
 # Copies sql/ into the newest revision that no release has carried yet.
 freeze: $(READY)
