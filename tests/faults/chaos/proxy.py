@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,7 +45,7 @@ class Proxy(BlackHole):
 
     def hole(self, *directions: str) -> None:
         """Nothing passes any more in these: ``"up"`` to the server, ``"down"`` to the client."""
-        self._say(lambda: [self._gates[each].clear() for each in directions])
+        self._say(lambda: self._shut(directions))
 
     def swallow(self) -> None:
         self.hole("up", "down")
@@ -75,8 +76,12 @@ class Proxy(BlackHole):
         self._loop.call_soon_threadsafe(what)
 
     def _wait(self, what: Any) -> None:
-        done: Future[None] = asyncio.run_coroutine_threadsafe(what(), self._loop)  # type: ignore[assignment]
+        done: Future[None] = asyncio.run_coroutine_threadsafe(what(), self._loop)
         done.result(10)
+
+    def _shut(self, directions: Iterable[str]) -> None:
+        for each in directions:
+            self._gates[each].clear()
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()

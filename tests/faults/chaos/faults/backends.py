@@ -53,7 +53,12 @@ class Ended(Repeated):
         verb = dice.choice(("terminate", "terminate", "cancel"))
         with injected(scene, self.name, verb=verb) as shot:
             async with session(scene) as asking:
-                if dice.random() < 0.4 and await _waits_for_no_standby(asking):
+                alone = await _waits_for_no_standby(asking)
+                if not alone:
+                    # cancelled while it waits for its standby, PostgreSQL says that it has
+                    # committed, with a warning that the standby does not know
+                    verb = shot.detail["verb"] = "terminate"
+                if alone and dice.random() < 0.4:
                     async with _nobody_confirms(scene, asking):
                         found = await self._seen(asking, _WAITING_FOR_NOBODY, 0.5)
                         await self._end(asking, found, verb, shot.detail)
@@ -70,7 +75,7 @@ class Ended(Repeated):
     ) -> list[int]:
         looks = max(1, int(patience_s / 0.01))
         for _ in range(looks):
-            cursor = await asking.execute(query)  # type: ignore[call-overload]
+            cursor = await asking.execute(query)
             if found := [pid for (pid,) in await cursor.fetchall()]:
                 return found
             await asyncio.sleep(0.005)
@@ -81,7 +86,7 @@ class Ended(Repeated):
     ) -> None:
         detail["backends"] = pids
         for pid in pids:
-            await asking.execute(f"select pg_{verb}_backend(%s)", (pid,))  # type: ignore[call-overload]
+            await asking.execute(f"select pg_{verb}_backend(%s)", (pid,))
         self.hit += len(pids)
 
     def bites(self, act: Act) -> Bite:
@@ -192,7 +197,7 @@ class Crowded(Repeated):
 
     async def _send_away(self, asking: AsyncConnection[Any], which: str) -> None:
         """Some of those that are in: they must come again, and find no room."""
-        await asking.execute(  # type: ignore[call-overload]
+        await asking.execute(
             f"select pg_terminate_backend(a.pid) from pg_stat_activity a"
             f" left join pg_user u using (usename) where {PRODUCT} and {which}"
         )

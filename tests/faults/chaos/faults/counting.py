@@ -28,8 +28,13 @@ def lost_leases(act: Act, shot: Injection, owner: str, after_s: float) -> list[C
     return [
         change for change in act.changes
         if first <= change.at <= last and _lost(change) and change.old is not None
-        and change.old.get("pid") == owner
+        and belongs(str(change.old.get("pid")), owner)
     ]
+
+
+def belongs(pid: str, worker: str) -> bool:
+    """Whether this owner of leases is that worker; each start of it has a new ending."""
+    return pid == worker or pid.startswith(f"{worker}.")
 
 
 def _lost(change: Change) -> bool:
@@ -48,7 +53,8 @@ def overlapping(act: Act, shot: Injection, worker: str | None = None) -> Iterato
     end = ending(act, shot)
     for call in act.calls:
         unended = call.ended is None or call.ended >= shot.began
-        if unended and worker in (None, call.pid) and call.began <= end:
+        its = worker is None or belongs(call.pid, worker)
+        if unended and its and call.began <= end:
             yield call
 
 

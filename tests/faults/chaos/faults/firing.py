@@ -80,7 +80,7 @@ async def told(scene: Scene, *statements: str) -> None:
         try:
             async with session(scene) as asking:
                 for statement in statements:
-                    await asking.execute(statement)  # type: ignore[call-overload]
+                    await asking.execute(statement)
             return
         except psycopg.OperationalError:
             if time.monotonic() > end:

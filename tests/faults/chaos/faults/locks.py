@@ -70,7 +70,7 @@ class Locked(Repeated):
         match how:
             case "table":
                 async with asking.transaction():
-                    await asking.execute(f"lock table {table} in access exclusive mode")  # type: ignore[call-overload]
+                    await asking.execute(f"lock table {table} in access exclusive mode")
                     await asyncio.sleep(held_s)
             case "rows":
                 table = "sokka.tasks"
@@ -78,9 +78,9 @@ class Locked(Repeated):
                     await asking.execute(_SOME)
                     await asyncio.sleep(held_s)
             case "vacuum full":
-                await asking.execute(f"vacuum full {table}")  # type: ignore[call-overload]
+                await asking.execute(f"vacuum full {table}")
             case "freeze":
-                await asking.execute(f"vacuum (freeze, analyze) {table}")  # type: ignore[call-overload]
+                await asking.execute(f"vacuum (freeze, analyze) {table}")
             case "index":
                 table = "sokka.tasks"
                 async with asking.transaction():

@@ -73,11 +73,8 @@ class Namespace:
             with suppress(subprocess.CalledProcessError):  # there is no table to delete
                 self._nft("delete table inet chaos")
         _run("link", "set", self.link, "up")
-        for forget in (
-            lambda: self._inside("neigh", "flush", "dev", f"{self.link}i", "nud", "all"),
-            lambda: _run("neigh", "flush", "dev", self.link, "nud", "all"),
-        ):
-            forget()
+        self._inside("neigh", "flush", "dev", f"{self.link}i", "nud", "all")
+        _run("neigh", "flush", "dev", self.link, "nud", "all")
 
     def retransmitted(self) -> int:
         """TCP segments sent again, in the namespace, since it was made."""
