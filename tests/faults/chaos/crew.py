@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -57,6 +56,12 @@ class Worker:
     def log(self) -> Path:
         return self._folder / "logs" / f"{self.seat.name}.log"
 
+    @property
+    def serves(self) -> bool:
+        return self.log.exists() and f"worker {self.name} serves" in self.log.read_text(
+            "utf-8", "replace"
+        )
+
     def restart(self) -> None:
         """Start it, if it is down."""
         if self.os_pid is not None:
@@ -71,13 +76,17 @@ class Worker:
             Life(self.name, self.variant, self._process.pid, monotonic_ns())
         )
 
-    def kill(self) -> None:
-        """SIGKILL, with its children, and wait."""
-        if self.os_pid is not None:
-            self.lives[-1].asked = True
-        self._signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait(LEFT_AFTER_S)
+    def kill(self, *, group: bool = True) -> None:
+        """SIGKILL, with its children or without, and wait. Children of a dead worker are
+        to end by themselves."""
+        if self._process is None or self.os_pid is None:
+            return
+        self.lives[-1].asked = True
+        if group:
+            self._signal(signal.SIGKILL)
+        else:
+            self._process.kill()
+        self._process.wait(LEFT_AFTER_S)
         self._seen_to_end()
 
     def pause(self) -> None:
@@ -108,6 +117,11 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
+    def orphans(self) -> list[int]:
+        """Processes of its earlier starts that are still there."""
+        gone = {life.os_pid for life in self.lives if life.ended is not None}
+        return [pid for pid, group in groups() if group in gone]
+
     def _seen_to_end(self) -> bool:
         """Whether it has ended; notes how, the first time."""
         assert self._process is not None
@@ -115,8 +129,6 @@ class Worker:
         life = self.lives[-1]
         if code is not None and life.ended is None:
             life.ended, life.code = monotonic_ns(), code
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # what it left behind
         return code is not None
 
     def _command(self) -> list[str]:
@@ -173,6 +185,9 @@ class Crew:
         for worker in self.workers:
             if worker.lives:
                 worker.kill()
+                for pid in worker.orphans():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
     @property
     def lives(self) -> list[Life]:
@@ -185,9 +200,18 @@ class Crew:
         }
 
     def serving(self) -> int:
-        """How many of the last starts say that they serve."""
-        said = re.compile(r"worker (\S+) serves")
-        return sum(
-            worker.log.exists() and worker.name in said.findall(worker.log.read_text("utf-8", "replace"))
-            for worker in self.workers
-        )
+        """How many of them say that they serve."""
+        return sum(worker.serves for worker in self.workers)
+
+
+def groups() -> list[tuple[int, int]]:
+    """All processes, each with its process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                # the name, in brackets, may hold anything
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    found.append((int(entry.name), int(fields[2])))
+    return found

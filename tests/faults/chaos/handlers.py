@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -31,7 +32,10 @@ POISON_ERRORS = (
 )
 TABLE = "public.written"
 """In the product's database, guarded: only a fenced transaction may write there."""
-_WRITE = "insert into public.written (task, token, attempt) values (%s, %s, %s)"
+CREATE_TABLE = """
+    create table public.written (
+        task_id uuid not null, token bigint not null, attempt integer not null)"""
+_WRITE = "insert into public.written (task_id, token, attempt) values (%s, %s, %s)"
 
 recorder.install_from_environment()
 app = Sokka()
@@ -79,7 +83,8 @@ async def work(ctx: TaskContext, how: str, seconds: float) -> Any:
 async def resume(ctx: TaskContext, parts: int, seconds: float) -> int:
     """Works in parts, and goes on from the last one that was recorded."""
     note("start", ctx)
-    begin = (ctx.last_checkpoint or {"part": 0})["part"]
+    said: Any = ctx.last_checkpoint
+    begin = int((said or {}).get("part", 0))
     for part in range(begin, parts):
         await asyncio.sleep(seconds)
         await ctx.progress({"part": part, "of": parts})
@@ -133,8 +138,9 @@ async def stubborn(ctx: TaskContext, seconds: float) -> str:
 async def insist(ctx: TaskContext) -> None:
     """Each write of an owner, by one who has perhaps lost the task."""
     store, lease = app.async_store, ctx.lease
-    calls = [
-        lambda: store.extend_lease(lease), lambda: store.report_progress(lease, progress={"by": "old"}),
+    calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+        lambda: store.extend_lease(lease),
+        lambda: store.report_progress(lease, progress={"by": "old"}),
         lambda: store.save_checkpoint(lease, checkpoint={"part": 99, "by": "old"}),
         lambda: store.terminate(lease, result="old"),
     ]
