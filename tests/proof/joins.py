@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .history import Change, Fault, History, Image
 from .replay import UNTIL_TOLD
@@ -12,18 +12,26 @@ ORDER = ("open", "decided", "closed")
 
 
 def check(history: History) -> Iterator[Fault]:
+    yield from check_changes(history.changes)
+
+
+def check_changes(changes_of_all: Sequence[Change]) -> Iterator[Fault]:
+    """The same of changes alone, whoever saw them."""
     children: dict[str, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))
-    for change in history.changes:
-        if change.source in ("tasks", "finished_tasks") and change.row["candidate"] is not None:
-            children[change.row["parent"]][change.id].append(change)
+    tasks: dict[str, list[Change]] = defaultdict(list)
     joins: dict[str, list[Change]] = defaultdict(list)
-    for change in history.changes:
+    for change in changes_of_all:
         if change.source == "joins":
             joins[change.id].append(change)
+        elif change.source in ("tasks", "finished_tasks"):
+            if change.row.get("is_join"):
+                tasks[change.id].append(change)
+            if change.row.get("candidate") is not None:
+                children[change.row["parent"]][change.id].append(change)
     for join, changes in joins.items():
         for rule, message, pos in _join(changes, children[join]):
             yield Fault(rule, f"join {join}", message, pos)
-        yield from _fired(history, join, changes)
+        yield from _fired(tasks[join], join, changes)
         limit = changes[0].row["max_running"]
         if limit is not None:
             yield from _room(join, children[join], limit)
@@ -70,13 +78,11 @@ def _just(join: Image, final: int, good: int, clock: int) -> bool:
     return str(join["outcome"]) == "cancelled"
 
 
-def _fired(history: History, join: str, changes: list[Change]) -> Iterator[Fault]:
+def _fired(of_task: list[Change], join: str, changes: list[Change]) -> Iterator[Fault]:
     """The join's task ends or is ready only when it is decided; cancelled at any time."""
     decided = next((c.pos for c in changes if c.row["state"] != "open"), None)
     fires = 0
-    for change in history.changes:
-        if change.source not in ("tasks", "finished_tasks") or change.id != join:
-            continue
+    for change in of_task:
         if change.source == "finished_tasks" and change.row["code"] != "cancelled":
             if decided is None or decided > change.pos:
                 yield Fault("I14", f"join {join}", "it ended undecided", change.pos)

@@ -83,7 +83,7 @@ def check(history: History) -> Iterator[Fault]:
     for task, of_task in ops.items():
         if not any(op.verb == "make" for op in of_task):
             of_task += [replace(op, verb="make") for op in unheard]
-        if _order(of_task, task in fated) is False:
+        if order(of_task, task in fated) is False:
             yield Fault("L1", f"task {task}", "no order of its calls explains the answers")
 
 
@@ -338,8 +338,9 @@ def _accept(state: Register, op: Op, over: bool, held: bool) -> Register | None:
 # The search
 
 
-def _order(ops: list[Op], fated: bool) -> bool | None:
-    """Whether there is an order; None where the search was given up."""
+def order(ops: list[Op], fated: bool, nodes: int = NODES) -> bool | None:
+    """Whether there is an order; None where the search was given up. ``fated``: the task may
+    end while nobody holds it."""
     ops = sorted(ops, key=lambda op: (op.began, op.call))
     before = [
         sum(
@@ -361,7 +362,7 @@ def _order(ops: list[Op], fated: bool) -> bool | None:
         if (done, state) in seen:
             continue
         seen.add((done, state))
-        if len(seen) > NODES:
+        if len(seen) > nodes:
             return None
         for n in reversed(range(len(ops))):
             if done >> n & 1 or before[n] & ~done:

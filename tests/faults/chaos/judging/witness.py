@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ SHARED = ("status", "topic", "kind", "pid", "code", "parent")
 # The sequence is drawn while the row is locked: for one row the order of ``pos`` is the
 # order of its changes.
 _READ = """select json_build_array(pos, at, began, xid, backend, lsn, function, source, old, new)::text
-             from chaos.changes where pos > %s order by pos"""
+             from chaos.changes where %(of)s::bigint[] is null or pos = any (%(of)s) order by pos"""
 
 
 def install(connection: psycopg.Connection[Any]) -> None:
@@ -38,16 +38,18 @@ def guard(connection: psycopg.Connection[Any], table: str) -> None:
         connection.execute("select chaos.guard(%s::regclass)", (table,))
 
 
-def read(connection: psycopg.Connection[Any], after: int = 0) -> list[Change]:
-    """What it has seen after a position, in order."""
-    return list(rebuilt(_rows(connection, after)))
+def read(
+    connection: psycopg.Connection[Any], positions: Sequence[int] | None = None
+) -> list[Change]:
+    """What it has seen, in order; of these positions only, if there are any given."""
+    return list(rebuilt(_rows(connection, positions)))
 
 
 def keep(connection: psycopg.Connection[Any], path: Path) -> int:
     """Write what it has seen to a file, as it keeps it; how many changes."""
     written = 0
     with gzip.open(path, "wt", compresslevel=3, encoding="utf-8") as file:
-        for texts in _texts(connection, 0):
+        for texts in _texts(connection, None):
             file.writelines(text.replace("\n", " ") + "\n" for text in texts)
             written += len(texts)
     return written
@@ -59,14 +61,18 @@ def kept(path: Path) -> list[Change]:
         return list(rebuilt(json.loads(line) for line in file))
 
 
-def _rows(connection: psycopg.Connection[Any], after: int) -> Iterator[list[Any]]:
-    for texts in _texts(connection, after):
+def _rows(
+    connection: psycopg.Connection[Any], positions: Sequence[int] | None
+) -> Iterator[list[Any]]:
+    for texts in _texts(connection, positions):
         yield from json.loads("[" + ",".join(texts) + "]")
 
 
-def _texts(connection: psycopg.Connection[Any], after: int) -> Iterator[list[str]]:
+def _texts(
+    connection: psycopg.Connection[Any], positions: Sequence[int] | None
+) -> Iterator[list[str]]:
     with connection.transaction(), connection.cursor(name="chaos_read") as cursor:
-        cursor.execute(_READ, (after,))
+        cursor.execute(_READ, {"of": None if positions is None else list(positions)})
         while rows := cursor.fetchmany(PIECE):
             yield [row[0] for row in rows]
 
