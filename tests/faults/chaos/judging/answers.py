@@ -225,7 +225,10 @@ def _fits(word: Word, change: Change) -> bool:
     """Whether the answer speaks of this change, under the lease that it had."""
     old, new = change.old, change.new
     assert old is not None
-    if word.call.function != change.function or (word.token, word.pid) != (old["token"], old["pid"]):
+    if word.call.function != change.function or (word.token, word.pid) != (
+        old["token"],
+        old["pid"],
+    ):
         return False
     if word.verb in ENDINGS:
         return new is None or new["token"] is None
@@ -264,7 +267,11 @@ def _unexplained(change: Change, words: list[Word]) -> Said:
         if word.ok and word.token and word.token != token:
             return "I3", f"{what} for a caller with token {word.token}, not {token}", change.pos
         if word.ok and word.verb == "revoke":
-            return "I5", f"revoked by version {word.ver}, but it was at {change.old['ver']}", change.pos
+            return (
+                "I5",
+                f"revoked by version {word.ver}, but it was at {change.old['ver']}",
+                change.pos,
+            )
     if refused:
         return "I9", f"{what}, but its caller was refused: {refused[0].told}", change.pos
     return "P1", f"{what}, and no call explains it", change.pos

@@ -49,7 +49,10 @@ def check(
             orders.left_out += 1
             continue
         changes = of_task.get(task, [])
-        ops = [*(op for n, word in enumerate(words) for op in _ops(n, word)), *_unheard(words, changes)]
+        ops = [
+            *(op for n, word in enumerate(words) for op in _ops(n, word)),
+            *_unheard(words, changes),
+        ]
         if len(ops) > MOST_OPS or left < 0:
             orders.given_up += 1
             continue

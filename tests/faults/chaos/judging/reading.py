@@ -110,7 +110,10 @@ def read(act: Act) -> Reading:
         state, base = _base(act, call, transaction)
         key = (call.process, call.number)
         reading.states[key] = state
-        reading.spans[key] = (base.low, NEVER if state == INFO else us(act, base.ended, call.slack_ns))
+        reading.spans[key] = (
+            base.low,
+            NEVER if state == INFO else us(act, base.ended, call.slack_ns),
+        )
         reading.calls.setdefault(call.function, []).append(call)
         for word in _words(base):
             reading.of_task.setdefault(word.task, []).append(word)

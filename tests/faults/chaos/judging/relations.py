@@ -12,9 +12,7 @@ from tests.faults.chaos.words import Change
 from tests.proof import joins
 
 
-def check(
-    act: str, of_task: dict[str, list[Change]], changes: Sequence[Change]
-) -> Iterator[Fault]:
+def check(act: str, of_task: dict[str, list[Change]], changes: Sequence[Change]) -> Iterator[Fault]:
     of_source: dict[str, list[Change]] = defaultdict(list)
     for change in changes:
         if change.source not in ("tasks", "finished_tasks"):
@@ -132,9 +130,7 @@ def streams(
         yield from _held(act, of_task, change, "an item")
 
 
-def _held(
-    act: str, of_task: dict[str, list[Change]], change: Change, what: str
-) -> Iterator[Fault]:
+def _held(act: str, of_task: dict[str, list[Change]], change: Change, what: str) -> Iterator[Fault]:
     found = _token_before(of_task.get(change.id, []), change.pos)
     if found != change.row["token"]:
         message = f"{what} under token {change.row['token']}, but {found} is current"

@@ -38,9 +38,7 @@ def by_task(changes: Sequence[Change]) -> dict[str, list[Change]]:
 
 
 def check(act: str, of_task: dict[str, list[Change]], changes: Sequence[Change]) -> Iterator[Fault]:
-    finals = {
-        task: found[-1].pos for task, found in of_task.items() if found[-1].source != "tasks"
-    }
+    finals = {task: found[-1].pos for task, found in of_task.items() if found[-1].source != "tasks"}
     for task, of_one in of_task.items():
         for rule, message, pos in Replay(finals).run(of_one):
             yield Fault(rule, act, task, message, pos)
@@ -338,7 +336,9 @@ def tokens_are_unique(act: str, changes: Sequence[Change]) -> Iterator[Fault]:
             token = change.new["token"]
             if token != before:
                 if token in seen:
-                    yield Fault("I2", act, change.id, f"token {token} was granted twice", change.pos)
+                    yield Fault(
+                        "I2", act, change.id, f"token {token} was granted twice", change.pos
+                    )
                 seen[token] = change.id
 
 
