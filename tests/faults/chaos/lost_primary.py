@@ -23,8 +23,8 @@ from tests.faults.chaos.pair import admin
 from tests.faults.chaos.words import Change
 
 _KEYS = "select pos, at, xid from chaos.changes"
-_FIRST = """
-    select min(pos) from chaos.changes
+_OF_SAME_ROWS = """
+    select pos from chaos.changes
      where coalesce(new, old) ->> 'id' in (
            select coalesce(new, old) ->> 'id' from chaos.changes where pos = any(%s))"""
 _TIMELINE = "select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
@@ -101,7 +101,6 @@ def changes(
     all changes of the rows concerned are read."""
     if not positions:
         return []
-    row = connection.execute(_FIRST, (list(positions),)).fetchone()
-    assert row is not None
+    concerned = [pos for (pos,) in connection.execute(_OF_SAME_ROWS, (list(positions),))]
     wanted = set(positions)
-    return [each for each in witness.read(connection, row[0] - 1) if each.pos in wanted]
+    return [each for each in witness.read(connection, concerned) if each.pos in wanted]

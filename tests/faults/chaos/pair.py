@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sokka_pg.embedded import Binaries, Server
 from tests.faults.waiting import until
 
-NAMES = ("first", "second")
+NAMES = ("one", "two")  # FIRST is a word of synchronous_standby_names
 LISTEN = "127.0.0.1"
 CAUGHT_UP_S = 60.0
 
