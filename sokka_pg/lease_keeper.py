@@ -35,7 +35,7 @@ from sokka_pg.engine.leases import SHORTEST_LEASE_S, Hold, LeaseBook
 from sokka_pg.errors import BadArgument, SokkaError
 from sokka_pg.events import Disconnected, EventFeed, Extended, Reconnected
 from sokka_pg.model import ExtendVerdict, Status
-from sokka_pg.translate import from_connecting
+from sokka_pg.translate import from_connecting, translated
 
 log = logging.getLogger("sokka_pg.worker")
 
@@ -259,7 +259,7 @@ class KeeperLine:
         try:
             if not self._explicit:
                 return send(connection, call, self._schema, foreign=False)
-            with connection.transaction():
+            with translated(), connection.transaction():
                 return send(connection, call, self._schema, foreign=True)
         except BaseException:
             self.close()

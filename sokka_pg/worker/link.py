@@ -14,7 +14,7 @@ from sokka_pg.calls import Call
 from sokka_pg.connections import ConnectionOptions, connect_arguments
 from sokka_pg.connections.sending import send_async
 from sokka_pg.lease_keeper import shut
-from sokka_pg.translate import from_connecting
+from sokka_pg.translate import from_connecting, translated
 
 T = TypeVar("T")
 
@@ -42,8 +42,9 @@ class Link:
             with self._cut_after(connection):
                 if not self._explicit:
                     return await send_async(connection, call, self._schema, foreign=False)
-                async with connection.transaction():
-                    return await send_async(connection, call, self._schema, foreign=True)
+                with translated():
+                    async with connection.transaction():
+                        return await send_async(connection, call, self._schema, foreign=True)
         except BaseException:
             # whatever it was, a fresh connection has no part in it
             await self.close()

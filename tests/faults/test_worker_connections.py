@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 import time_machine
 
-from sokka_pg import Sokka, SyncTaskContext, TaskContext, WorkerOptions
+from sokka_pg import Sokka, SyncTaskContext, TaskContext, WorkerOptions, calls
+from sokka_pg.connections import ConnectionOptions
 from sokka_pg.errors import BadArgument, DatabaseUnavailable, LeaseLost, SchemaMismatch
 from sokka_pg.events import (
     Disconnected,
@@ -22,7 +24,8 @@ from sokka_pg.events import (
     Released,
     Started,
 )
-from sokka_pg.lease_keeper import LeaseKeeper
+from sokka_pg.lease_keeper import KeeperLine, LeaseKeeper
+from sokka_pg.worker.link import Link
 from tests.faults.conftest import Working
 from tests.faults.proxy import BlackHole
 from tests.faults.waiting import Seen, until_async
@@ -356,6 +359,25 @@ async def test_a_stop_within_the_grace_period_lets_handlers_finish(
     await run
     assert row(task)["result"] == "done"
     assert row(later)["status"] == "starting"
+
+
+async def test_a_transaction_that_cannot_begin_is_our_error_behind_a_pooler_too(
+    db: str, conn: psycopg.Connection
+) -> None:
+    options = ConnectionOptions(pooler=True)
+    link = Link(db, "sokka", options, 5.0)
+    line = KeeperLine(db, "sokka", options, timedelta(seconds=3))
+    await link.send(calls.clock())
+    line.run(calls.clock())
+    conn.execute(KILL_ALL)
+    try:
+        with pytest.raises(DatabaseUnavailable):
+            await link.send(calls.clock())
+        with pytest.raises(DatabaseUnavailable):
+            line.run(calls.clock())
+    finally:
+        await link.close()
+        line.close()
 
 
 async def test_a_worker_without_a_database_gives_up_after_its_startup_time() -> None:
