@@ -82,8 +82,8 @@ def _broken(verdict: Verdict) -> Iterator[str]:
         yield '<section><h2>What was broken</h2><ul class="broken">'
         for fault in verdict.broken[:MOST_BROKEN]:
             yield (
-                f"<li><b>{shown(fault.rule)} {shown(RULES.get(fault.rule, ''))}</b> {shown(fault.message)}"
-                f"<small>{shown(fault.act)} · {shown(fault.task)}"
+                f"<li><b>{shown(fault.rule)} {shown(RULES.get(fault.rule, ''))}</b> "
+                f"{shown(fault.message)}<small>{shown(fault.act)} · {shown(fault.task)}"
                 + (f" · change {fault.pos}" if fault.pos else "") + "</small></li>"
             )  # fmt: skip
         if (more := len(verdict.broken) - MOST_BROKEN) > 0:

@@ -336,7 +336,7 @@ def rows(life: TaskLife) -> list[tuple[int, str, str, int | None, str]]:
         for lease in life.leases if lease.ended is not None and "revoke" in lease.how
     ]
     told += [
-        (each.began, each.about or "server", f"{each.fault} {FAULTS.get(each.fault, '')} {_detail(each)}", None, "fault")
+        (each.began, each.about or "server", _told(each), None, "fault")
         for each in life.troubles
     ]
     told += [(m.at, m.pid, m.what, m.token, _fate(m)) for m in life.marks if m.kind != "beat"]
@@ -361,6 +361,7 @@ def _beats(marks: Iterable[Mark]) -> Iterator[tuple[int, str, str, int | None, s
         yield run[0].at, pid, what, token, "accepted"
 
 
-def _detail(each: Injection) -> str:
+def _told(each: Injection) -> str:
     words = [f"{key} {value}" for key, value in each.detail.items()]
-    return ", ".join(words)[:80]
+    name = f"{each.fault} {FAULTS.get(each.fault, '')}".strip()
+    return f"{name} ({', '.join(words)[:80]})" if words else name
