@@ -186,9 +186,20 @@ def _explained(change: Change, heard: list[Word], unheard: list[Word], calls: Op
                 return True
             if any(_may_fit(w, change) for w in unheard):
                 return True
-        if function not in SWEEPERS | {"acquire_lease"}:
-            return False
+        return function == "acquire_lease" or _over(change) and calls.any_at(change)
     return calls.any_at(change)
+
+
+def _over(change: Change) -> bool:
+    """Whether it is what anybody's sweep does: a lease is taken back whose time is over."""
+    old, new = change.old, change.new
+    assert old is not None
+    return (
+        change.function in SWEEPERS
+        and new is not None
+        and new["status"] == "starting"
+        and bool(old["until"] <= new["now"])
+    )
 
 
 def _made(change: Change, heard: list[Word], unheard: list[Word], calls: Open) -> bool:
@@ -254,6 +265,8 @@ def _may_fit(word: Word, change: Change) -> bool:
 def _unexplained(change: Change, words: list[Word]) -> Said:
     what = f"{change.function or 'somebody'} changed it"
     if change.old is None:
+        if any(w.verb == "make" and w.state == FAIL for w in words):
+            return "I17", "it was made, but its caller was refused or rolled back", change.pos
         return "I8", f"{change.function or 'somebody'} made it, and nobody had asked", change.pos
     same = [
         w for w in words

@@ -99,6 +99,8 @@ def _ops(number: int, word: Word) -> Iterator[Op]:
         NEVER if lost else _ended(word) + call.slack_ns,
         word.low, word.high, word.pid, word.token, word.until, lost, word.status,
     )  # fmt: skip
+    if call.function == "acquire_lease":
+        op = replace(op, verb="acquire")
     if word.verb == "cancel" and not refused and not lost:
         op = replace(op, told=word.status)
     yield op
@@ -122,7 +124,7 @@ def _unheard(words: list[Word], changes: list[Change]) -> Iterator[Op]:
         if old is None or new is None or new["token"] is None:
             continue
         if old["token"] is None:
-            verb = "grant"
+            verb = "acquire" if change.function == "acquire_lease" else "grant"
             if new["token"] in told:
                 continue
         elif new["until"] != old["until"] and (new["token"], new["until"]) not in ends:
