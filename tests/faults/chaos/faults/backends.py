@@ -60,7 +60,9 @@ class Ended(Repeated):
                     verb = shot.detail["verb"] = "terminate"
                 if alone and dice.random() < 0.4:
                     async with _nobody_confirms(scene, asking):
+                        await asyncio.sleep(dice.uniform(0.05, 0.3))  # let some come
                         found = await self._seen(asking, _WAITING_FOR_NOBODY, 0.5)
+                        found = dice.sample(found, (len(found) + 1) // 2)
                         await self._end(asking, found, verb, shot.detail)
                     self.committing += len(found)
                 else:

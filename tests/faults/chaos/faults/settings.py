@@ -20,8 +20,12 @@ _SEQUENTIAL = """
     select coalesce(sum(seq_scan), 0)::bigint from pg_stat_user_tables
      where schemaname = 'sokka'"""
 _TABLES = """
-    select format('%I.%I', schemaname, relname) from pg_stat_user_tables
-     where schemaname = 'sokka' and relname in ('tasks', 'joins', 'task_steps')"""
+    select format('%I.%I', n.nspname, c.relname)
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'sokka' and c.relkind = 'r' and c.relpersistence = 'p'
+       and c.relname in ('tasks', 'joins', 'join_inbox', 'payloads_default',
+                         'task_steps_default', 'finished_tasks_default')
+     order by 1"""
 
 
 class _OnRoles(Repeated):
