@@ -32,6 +32,10 @@ simulate: $(READY)
 kills: $(READY)
 	$(BIN)/python -m tests.faults.kills
 
+# Real processes, broken on purpose: DURATION=, SEED=, PG=, ACTS=, MUTANT=, OUT= (docs/proof.md).
+chaos: $(READY)
+	$(BIN)/python -m tests.faults.chaos
+
 # Copies sql/ into the newest revision that no release has carried yet.
 freeze: $(READY)
 	$(BIN)/python migrations/freeze.py

@@ -133,6 +133,8 @@ def seats(
     while several and len(variants) < count - 2:
         variants.append(dice.choice(dice.choice(several)))
     variants += ["direct"] * max(count - len(variants), 2)
+    # a pooler hands settings of a role to whoever comes next
+    variants.sort(key=lambda variant: variant != "pooler")
     dice.shuffle(roles)
     # the last ones come straight: every setting of a role acts on those, whatever the way
     roles = [plain_role] * (len(variants) - len(roles)) + roles

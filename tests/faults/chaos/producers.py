@@ -164,6 +164,10 @@ def main() -> None:
     """Reads what to do from standard input, one JSON object a line; tells what it did."""
     told = json.loads(sys.stdin.readline())
     recorder.install_from_environment()
+    if defect := os.environ.get("CHAOS_MUTANT"):
+        from tests.faults.chaos import mutants
+
+        mutants.apply(defect)
     producers = Producers(**told)
     work = threading.Thread(target=producers.run)
     work.start()

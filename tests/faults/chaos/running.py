@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.faults.chaos.faults import Fault, fault
 from tests.faults.chaos.judging import witness
 from tests.faults.chaos.plan import ActPlan
 from tests.faults.chaos.scene import Scene, offset_us
-from tests.faults.chaos.words import INFO, OK, Act, Life
+from tests.faults.chaos.words import INFO, OK, Act, Bite, Life
 
 SERVING_S = 90.0
 HEAL_S = 60.0
@@ -58,13 +59,16 @@ async def _played(scene: Scene, faults: dict[str, Fault]) -> Act:
     await scene.seat(faults)
     scene.crew.start()
     await _serving(scene)
-    await _under_faults(scene, faults)
+    act.not_run |= await _under_faults(scene, faults)
     act.ended = time.monotonic_ns()
     act.after = await drain(scene)
     await asyncio.to_thread(_collect, scene, act)
     for each in faults.values():
         act.losses.extend(getattr(each, "losses", ()))
-    act.bites = [each.bites(act) for each in faults.values()]
+    act.bites = [
+        Bite(name, 0, act.not_run[name]) if name in act.not_run else each.bites(act)
+        for name, each in faults.items()
+    ]
     keeping.save_act(act, scene.folder)
     return act
 
@@ -91,8 +95,10 @@ async def _serving(scene: Scene) -> None:
         await asyncio.sleep(LOOK_EVERY_S / 5)
 
 
-async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> None:
-    """Producers and faults at once, until the time of the act is over and all is healed."""
+async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> dict[str, str]:
+    """Producers and faults at once, until the time of the act is over and all is healed.
+    Which faults broke down by themselves, and how."""
+    broken: dict[str, str] = {}
     watch = asyncio.create_task(scene.watch.run())
     revive = asyncio.create_task(_revive(scene))
     scene.load.start()
@@ -110,11 +116,16 @@ async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> None:
                 f"{', '.join(sorted(task.get_name() for task in late))}"
             )
         for task in fires:
-            task.result()
+            if (trouble := task.exception()) is not None:
+                (scene.folder / f"{task.get_name()}.txt").write_text(
+                    "".join(traceback.format_exception(trouble))
+                )
+                broken[task.get_name()] = f"broke down: {type(trouble).__name__}: {trouble}"
     finally:
         await _ended(fires | {revive})
         await asyncio.to_thread(scene.load.stop)
         await _ended({watch})
+    return broken
 
 
 async def _ended(tasks: set[asyncio.Task[None]]) -> None:

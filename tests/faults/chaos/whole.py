@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import platform
 import random
 import shutil
@@ -20,7 +21,7 @@ import psycopg
 
 import sokka_pg
 from sokka_pg.embedded import Binaries
-from tests.faults.chaos import keeping, mutants, running
+from tests.faults.chaos import keeping, running
 from tests.faults.chaos import plan as plans
 from tests.faults.chaos.faults import PLAIN, fault
 from tests.faults.chaos.judging.verdict import Verdict, judge
@@ -54,11 +55,12 @@ def read_environment(given: Mapping[str, str]) -> Wanted:
         if given.get(name, "").strip()
     }
     mutant = said.get("MUTANT", "")
-    if mutant and mutant not in mutants.MUTANTS:
-        raise ValueError(f"MUTANT: one of {', '.join(mutants.MUTANTS)}, not {mutant!r}")
     seed = _whole(said, "SEED")
-    if seed is None:
-        seed = mutants.MUTANTS[mutant].seed if mutant else random.SystemRandom().randrange(10**6)
+    if mutant:
+        own = _mutant(mutant).seed
+        seed = own if seed is None else seed
+    elif seed is None:
+        seed = random.SystemRandom().randrange(10**6)
     said["SEED"] = str(seed)
     return Wanted(
         seed, plans.read_duration(said.get("DURATION", DURATION)),
@@ -74,6 +76,15 @@ def _whole(said: Mapping[str, str], name: str) -> int | None:
     if not said[name].isdigit():
         raise ValueError(f"{name}: a whole number, not {said[name]!r}")
     return int(said[name])
+
+
+def _mutant(name: str) -> Any:
+    """A defect by its name. Raises ValueError."""
+    from tests.faults.chaos.mutants import MUTANTS
+
+    if name not in MUTANTS:
+        raise ValueError(f"MUTANT: one of {', '.join(MUTANTS)}, not {name!r}")
+    return MUTANTS[name]
 
 
 def make_plan(wanted: Wanted) -> plans.Plan:
@@ -92,7 +103,7 @@ def make_plan(wanted: Wanted) -> plans.Plan:
 
 def _mutant_plan(wanted: Wanted) -> plans.Plan:
     """The one act in which a defect is to be seen."""
-    mutant = mutants.MUTANTS[wanted.mutant]
+    mutant = _mutant(wanted.mutant)
     found = make_plan(
         dataclasses.replace(
             wanted, mutant="", acts=(mutant.act,), duration_s=float(mutant.seconds)
@@ -119,14 +130,16 @@ async def run(wanted: Wanted) -> int:
         _say(f"seed {wanted.seed}: {wanted.command}")
         _say("versions: " + ", ".join(f"{name} {what}" for name, what in found.versions.items()))
         _say(f"folder: {folder}")
+        logging.basicConfig(filename=folder / "run.log", level=logging.INFO)
         for act_plan in plan.acts:
             _announce(act_plan)
+            began = time.monotonic()
             found.acts.append(
                 await running.play(
                     act_plan, folder / act_plan.name, wanted.binaries, wanted.mutant
                 )
             )
-            _tell(found.acts[-1])
+            _tell(found.acts[-1], time.monotonic() - began)
     except Exception as error:  # the harness itself: neither pass nor FAIL
         trouble = f"{type(error).__name__}: {error}"
         (folder / "trouble.txt").write_text(traceback.format_exc())
@@ -202,8 +215,14 @@ def _announce(act: plans.ActPlan) -> None:
         _say(f"  NOT RUN {name}: {why}")
 
 
-def _tell(act: Act) -> None:
+def _tell(act: Act, took_s: float) -> None:
     _say("  " + ", ".join(f"{name} {n}" for name, n in running.counts(act).items()))
+    drained = act.after.drained_at
+    _say(
+        f"  {took_s:.0f} s in all, {(act.ended - act.began) / 1e9:.0f} s of them before the drain, "
+        + ("which did not end" if drained is None
+           else f"{(drained - act.after.quiet_at) / 1e9:.1f} s in it")
+    )
     for bite in act.bites:
         _say(f"  {bite.fault:4} {bite.count:6}  {bite.evidence}")
 
