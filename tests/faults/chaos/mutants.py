@@ -30,6 +30,7 @@ class Mutant:
     faults: tuple[str, ...]
     rules: tuple[str, ...]
     seconds: float = 12.0
+    workers: int = 4
     seed: int = 1
     sql: tuple[sql.Mutant, ...] = ()
     setting: str = ""

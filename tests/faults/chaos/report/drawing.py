@@ -137,6 +137,12 @@ def _bar(lease: Lease, life: TaskLife, scale: Scale, top: int) -> str:
             f'<line class="expiry" x1="{end}" x2="{end}" y1="{top + 13}" y2="{top + 41}">'
             "<title>its lease is over</title></line>"
         )
+    if lease.cut_short:
+        parts.append(
+            f'<rect class="left" x="{end}" y="{top + 18}" height="18"'
+            f' width="{max(scale(lease.over_at) - end, 2):.1f}">'
+            "<title>it had this left</title></rect>"
+        )
     parts.append(
         f'<text class="token" x="{x + 1}" y="{top + 14}">{life.ordinal(lease.token)}</text>'
     )

@@ -79,14 +79,20 @@ def _head(run: Run, verdict: Verdict) -> Iterator[str]:
 
 def _broken(verdict: Verdict) -> Iterator[str]:
     if verdict.broken:
+        seen: dict[tuple[str, str], list[Fault]] = {}
+        for fault in verdict.broken:
+            seen.setdefault((fault.rule, fault.message), []).append(fault)
         yield '<section><h2>What was broken</h2><ul class="broken">'
-        for fault in verdict.broken[:MOST_BROKEN]:
+        for (rule, message), faults in list(seen.items())[:MOST_BROKEN]:
+            first = faults[0]
             yield (
-                f"<li><b>{shown(fault.rule)} {shown(RULES.get(fault.rule, ''))}</b> "
-                f"{shown(fault.message)}<small>{shown(fault.act)} · {shown(fault.task)}"
-                + (f" · change {fault.pos}" if fault.pos else "") + "</small></li>"
-            )  # fmt: skip
-        if (more := len(verdict.broken) - MOST_BROKEN) > 0:
+                f"<li><b>{shown(rule)} {shown(RULES.get(rule, ''))}</b> {shown(message)}"
+                f"<small>{shown(first.act)} · {shown(first.task)}"
+                + (f" · change {first.pos}" if first.pos else "")
+                + (f" · and {len(faults) - 1} times more" if len(faults) > 1 else "")
+                + "</small></li>"
+            )
+        if (more := len(seen) - MOST_BROKEN) > 0:
             yield f"<li>and {more} more</li>"
         yield "</ul></section>"
     if verdict.why:
@@ -129,6 +135,7 @@ def shown_task(run: Run, verdict: Verdict) -> timeline.TaskLife | None:
 LEGEND = (
     '<p class="legend"><span><i class="k lease"></i>lease, live</span>'
     '<span><i class="k over"></i>over, not yet taken back</span>'
+    '<span><i class="k left"></i>time left when it was taken</span>'
     '<span><i class="k dot"></i>write accepted</span>'
     '<span><i class="k square"></i>ended or gave up the lease</span>'
     '<span><b class="x">&times;</b>write refused</span>'

@@ -29,7 +29,7 @@ FAULTS = {
     "F19": "poison data", "F20": "operator",
 }  # fmt: skip
 _BEATS = ("extend_leases", "extend_lease", "renew_lease")
-_TAKEN_BACK = "expired, taken back"
+_TAKEN_BACK, _TOO_EARLY = "expired, taken back", "taken back before its time"
 
 
 @dataclass
@@ -42,6 +42,12 @@ class Lease:
     over_at: int
     ended: int | None = None
     how: str = ""
+
+    @property
+    def cut_short(self) -> bool:
+        """Ended by somebody else, with time left."""
+        taken = self.how == _TOO_EARLY or "revoke" in self.how
+        return taken and self.ended is not None and self.ended < self.over_at
 
     @property
     def expired(self) -> bool:
@@ -195,7 +201,9 @@ def _end_lease(found: TaskLife, change: Change, at: int) -> None:
         found.marks.append(Mark(at, pid, "end", change.function or "end", token))
         return
     lost = (change.new.get("losses") or 0) > (change.old.get("losses") or 0)
-    lease.how = _TAKEN_BACK if lost else _ending(change, str(change.new["status"]))
+    lease.how = _ending(change, str(change.new["status"]))
+    if lost:
+        lease.how = _TAKEN_BACK if lease.over_at <= at else _TOO_EARLY
     if not lost and change.function not in ("revoke_lease", "sweep"):
         found.marks.append(Mark(at, pid, "end", change.function or "end", token))
 
@@ -328,8 +336,9 @@ def rows(life: TaskLife) -> list[tuple[int, str, str, int | None, str]]:
         (lease.began, lease.pid, "lease granted", lease.token, "granted") for lease in life.leases
     ]
     told += [
-        (lease.ended, "sweep", _TAKEN_BACK, lease.token, "moved")
-        for lease in life.leases if lease.ended is not None and lease.how == _TAKEN_BACK
+        (lease.ended, "sweep", lease.how, lease.token, "moved")
+        for lease in life.leases
+        if lease.ended is not None and lease.how in (_TAKEN_BACK, _TOO_EARLY)
     ]
     told += [
         (lease.ended, "operator", lease.how, lease.token, "moved")
