@@ -1,7 +1,7 @@
 """``python -m tests.faults.chaos``: break a queue of real processes on purpose, and judge.
 
 Environment: DURATION (10m: how long faults are fired, in all acts), SEED, PG (a major),
-ACTS (storm,sync,async,disk,mixed), MUTANT (a defect to put in), OUT (the folder of the run).
+ACTS (storm,sync,async,disk,mixed), MUTANT (a defect to put in, or all), OUT (the folder of the run).
 ``python -m tests.faults.chaos judge FOLDER`` judges a kept run again. Ends with 0 for pass,
 1 for FAIL, 2 for wrong arguments, 3 for unknown.
 """
@@ -30,6 +30,10 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
+    if wanted.mutant == whole.EVERY:
+        from tests.faults.chaos.catching import catch_all
+
+        return catch_all(wanted.binaries, folder=wanted.out)
     return asyncio.run(_interruptible(wanted))
 
 

@@ -190,7 +190,8 @@ MUTANTS: dict[str, Mutant] = {
         ("I1",), sql=(_EARLY_SWEEP,),
     ),
     "late-extend": Mutant(
-        "a heartbeat revives a lease that is over", "storm", ("F5",), ("I3", "I4"), sql=(_LATE_EXTEND,),
+        "a heartbeat revives a lease that is over", "storm", ("F5",), ("I3", "I4"),
+        sql=(_LATE_EXTEND,),
     ),
     "low-fence": Mutant(
         "the fence of the second database lets lower tokens by", "storm", ("F2",), ("E1",),

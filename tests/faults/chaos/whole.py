@@ -33,6 +33,8 @@ Work: TypeAlias = Callable[[], int]
 DURATION = "10m"
 CODES = {"pass": 0, "FAIL": 1, "unknown": 3}
 REPORT = "report.html"
+EVERY = "all"
+"""As MUTANT: all of them, one after another (catching.py)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def read_environment(given: Mapping[str, str]) -> Wanted:
     }
     mutant = said.get("MUTANT", "")
     seed = _whole(said, "SEED")
-    if mutant:
+    if mutant and mutant != EVERY:
         own = _mutant(mutant).seed
         seed = own if seed is None else seed
     elif seed is None:
@@ -83,14 +85,16 @@ def _mutant(name: str) -> Any:
     from tests.faults.chaos.mutants import MUTANTS
 
     if name not in MUTANTS:
-        raise ValueError(f"MUTANT: one of {', '.join(MUTANTS)}, not {name!r}")
+        raise ValueError(f"MUTANT: {EVERY}, or one of {', '.join(MUTANTS)}, not {name!r}")
     return MUTANTS[name]
 
 
 def make_plan(wanted: Wanted) -> plans.Plan:
     """The plan of the seed, for this machine."""
     if wanted.mutant:
-        return _mutant_plan(wanted)
+        from tests.faults.chaos.catching import plan_of
+
+        return plan_of(wanted.mutant, wanted.seed)
     names = {name for act in wanted.acts for name in plans.SHAPES[act].faults}
     made = {name: fault(name) for name in sorted(names)}
     impossible = {name: why for name, each in made.items() if (why := each.possible(None))}
@@ -99,19 +103,6 @@ def make_plan(wanted: Wanted) -> plans.Plan:
         for name, each in made.items()
     }
     return plans.plan(wanted.seed, wanted.duration_s, wanted.acts, needs, impossible, PLAIN)
-
-
-def _mutant_plan(wanted: Wanted) -> plans.Plan:
-    """The one act in which a defect is to be seen."""
-    mutant = _mutant(wanted.mutant)
-    found = make_plan(
-        dataclasses.replace(
-            wanted, mutant="", acts=(mutant.act,), duration_s=float(mutant.seconds)
-        )
-    )
-    (act,) = found.acts
-    faults = tuple(name for name in act.faults if name in mutant.faults)
-    return dataclasses.replace(found, acts=(dataclasses.replace(act, faults=faults),))
 
 
 # --- the run ----------------------------------------------------------------------
