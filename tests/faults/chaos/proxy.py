@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from tests.faults.chaos.wire import Conversation
 from tests.faults.proxy import BlackHole
 
+WITHIN = "ended within a commit's answer"
 _AT_ONCE = struct.pack("ii", 1, 0)
 
 
@@ -214,7 +215,7 @@ class Proxy(BlackHole):
         how, self._cuts = self._cuts, None
         drain.write(data[: self._dice.randrange(*place)])
         await drain.drain()
-        self.counts["ended within a commit's answer"] += 1
+        self.counts[WITHIN] += 1
         if how == "silence":
             await line.client_gone.wait()
         _reset(drain)

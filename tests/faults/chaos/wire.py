@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 _ENCRYPTION = (80877103, 80877104)
 _HEAD_BYTES = 4096
-# What commits by itself or by its name, and whose loss leaves a worker in doubt.
+# What commits by itself or by its name, so that a lost answer leaves a client in doubt.
 SETTLING = re.compile(
     rb"\b(commit|settle_tasks|settle_and_reserve|terminate_tasks?|fail_task|retry_task"
-    rb"|snooze_task|release_lease|save_checkpoint)\b", re.IGNORECASE,
+    rb"|snooze_task|release_lease|save_checkpoint|report_progress|record_step|extend_leases?"
+    rb"|create_tasks?|fan_out)\b", re.IGNORECASE,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -67,7 +67,7 @@ class Ended(Repeated):
                     self.committing += len(found)
                 else:
                     found = await self._seen(asking, _COMMITTING, 0.1)
-                    self.committing += len(found)
+                    self.committing += bool(found)
                     every = found or await self._seen(asking, _ANY, 0)
                     chosen = dice.sample(every, min(1, len(every)))
                     await self._end(asking, chosen, verb, shot.detail)
@@ -134,6 +134,7 @@ class Crowded(Repeated):
     ROLE = "chaos_few"
     FILLER = "chaos_filler"
     roles = (Role(ROLE),)
+    least = 4  # for two of each sort
     _REFUSALS = (
         "too many connections for role", "too many clients already",
         "remaining connection slots are reserved",
@@ -150,7 +151,8 @@ class Crowded(Repeated):
         held_s = dice.uniform(0.5, 1.5) * scene.lease_s
         try:
             if self._all:
-                await self._fill(scene, held_s, until)
+                async with scene.turn:  # a crash would let everybody in again
+                    await self._fill(scene, held_s, until)
             else:
                 await self._limit(scene, held_s, until)
         finally:
@@ -186,16 +188,20 @@ class Crowded(Repeated):
 
     async def _take_all(self, scene: Scene, others: list[AsyncConnection[Any]]) -> None:
         """Until the server refuses; what superusers may take is left to the harness."""
-        url = scene.url(self.FILLER)
-        while True:
-            try:
+
+        async def one_more() -> bool:
+            with suppress(psycopg.OperationalError):
                 others.append(
                     await AsyncConnection.connect(
-                        url, application_name="chaos", autocommit=True, connect_timeout=5
+                        scene.url(self.FILLER), application_name="chaos", autocommit=True,
+                        connect_timeout=5,
                     )
                 )
-            except psycopg.OperationalError:
-                return
+                return True
+            return False
+
+        while all(await asyncio.gather(*(one_more() for _ in range(10)))):
+            pass
 
     async def _send_away(self, asking: AsyncConnection[Any], which: str) -> None:
         """Some of those that are in: they must come again, and find no room."""
@@ -241,7 +247,7 @@ class ShortTime(Repeated):
         with injected(scene, self.name, self.ROLE, table=table):
             async with session(scene) as asking:
                 await asking.execute(f"alter role {self.ROLE} set lock_timeout = '{lock_timeout}'")
-                await asking.execute("set lock_timeout = '2s'")
+                await asking.execute("set lock_timeout = '4s'")
                 async with asking.transaction():
                     await asking.execute(f"lock table {table} in access exclusive mode")
                     await rest(0.8, until)

@@ -118,7 +118,8 @@ class Bouncer:
             "[pgbouncer]\npool_mode = transaction\nauth_type = any\nadmin_users = anybody\n"
             f"listen_addr =\nlisten_port = {_PORT}\nunix_socket_dir = {self.folder}\n"
             f"logfile = {self.folder}/log\nverbose = 0\ndefault_pool_size = {pool}\n"
-            "max_client_conn = 200\nserver_login_retry = 1\nserver_connect_timeout = 5\n"
+            "max_client_conn = 200\nserver_idle_timeout = 2\n"
+            "server_login_retry = 1\nserver_connect_timeout = 5\n"
         )
         facts = self.folder.stat()
         os.chown(file, facts.st_uid, facts.st_gid)

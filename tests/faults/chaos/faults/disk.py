@@ -113,6 +113,8 @@ class Full(Repeated):
 
     name = "F10"
     period_s = 60.0
+    least = 2
+    wants_server = False
     FULL_S = 10.0
 
     def __init__(self) -> None:

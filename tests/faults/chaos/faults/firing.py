@@ -21,12 +21,15 @@ T = TypeVar("T")
 
 HEAL_S = 60.0
 """Longest wait for a server that must be told to stop a fault."""
+_AGAIN_S = 0.3
 PRODUCT = "application_name like 'sokka_pg%%' and datname = current_database()"
 
 
-async def shots(dice: random.Random, period_s: float, until: float) -> AsyncIterator[None]:
-    """The moments to fire: about every ``period_s``, and some times in a short act, too."""
-    period_s = min(period_s, max(0.1, (until - time.monotonic()) / 3))
+async def shots(
+    dice: random.Random, period_s: float, until: float, least: int = 3
+) -> AsyncIterator[None]:
+    """The moments to fire: about every ``period_s``, in a short act ``least`` times or so."""
+    period_s = min(period_s, max(0.1, (until - time.monotonic()) / least))
     wait_s = period_s * dice.uniform(0.1, 0.7)
     while time.monotonic() + wait_s < until:
         await asyncio.sleep(wait_s)
@@ -129,10 +132,13 @@ def _tail(file: Path, offset: int) -> str:
 
 
 class Repeated:
-    """A fault that fires again and again. A shot that meets no server is a miss."""
+    """A fault that fires again and again. A shot that meets no server is soon repeated."""
 
     name = ""
     period_s = 1.0
+    least = 3
+    wants_server = True
+    """Whether a shot is wasted while another fault has the server down."""
     roles: tuple[Role, ...] = ()
     variants: tuple[str, ...] = ()
 
@@ -148,13 +154,22 @@ class Repeated:
         raise LookupError(f"{self.name} puts up no variant {variant!r}")
 
     async def run(self, scene: Scene, dice: random.Random, until: float) -> None:
-        async for _ in shots(dice, self.period_s, until):
-            try:
-                await self.fire(scene, dice, until)
-                self.fired += 1
-            except psycopg.Error as away:
-                self.missed += 1
-                self.trouble = f"{type(away).__name__}: {away}".splitlines()[0]
+        async for _ in shots(dice, self.period_s, until, self.least):
+            if self.wants_server:
+                async with scene.turn:
+                    pass
+            while not await self._hits(scene, dice, until) and time.monotonic() < until:
+                await rest(_AGAIN_S, until)
+
+    async def _hits(self, scene: Scene, dice: random.Random, until: float) -> bool:
+        try:
+            await self.fire(scene, dice, until)
+        except psycopg.Error as away:
+            self.missed += 1
+            self.trouble = f"{type(away).__name__}: {away}".splitlines()[0]
+            return False
+        self.fired += 1
+        return True
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         raise AssertionError("each fault says how it fires")
@@ -164,5 +179,6 @@ class Repeated:
 
     def summary(self, told: str) -> str:
         """``told``, with the shots that hit nothing."""
-        missed = f"; {self.missed} shots met no server ({self.trouble})" if self.missed else ""
+        last = self.trouble[:80]
+        missed = f", {self.missed} that met no server (the last: {last})" if self.missed else ""
         return f"{told}; {self.fired} shots{missed}"

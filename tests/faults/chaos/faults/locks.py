@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from tests.faults.chaos.faults import Scene
-from tests.faults.chaos.faults.firing import PRODUCT, Repeated, injected, session, told
+from tests.faults.chaos.faults.firing import PRODUCT, Repeated, injected, rest, session, told
 from tests.faults.chaos.words import Act, Bite
 
 _TABLES = """
@@ -121,9 +121,7 @@ class OldSnapshot(Repeated):
     async def run(self, scene: Scene, dice: random.Random, until: float) -> None:
         while time.monotonic() < until:
             try:
-                with injected(scene, self.name, "snapshot"):
-                    self.fired += 1
-                    await self._hold(scene, until)
+                await self._hold(scene, until)
             except psycopg.Error:  # the server went; another snapshot when it is back
                 await asyncio.sleep(0.3)
 
@@ -131,17 +129,21 @@ class OldSnapshot(Repeated):
         async with session(scene) as holding, session(scene) as asking:
             await holding.execute("begin isolation level repeatable read")
             await holding.execute("select count(*) from sokka.tasks")
-            while time.monotonic() < until:
-                cursor = await asking.execute(
-                    "select age(backend_xmin) from pg_stat_activity where pid = %s",
-                    (holding.info.backend_pid,),
-                )
-                found = await cursor.fetchone()
-                if found is None:
-                    raise psycopg.OperationalError("the session was ended")
-                self.oldest = max(self.oldest, int(found[0] or 0))
-                await asyncio.sleep(min(0.5, max(0.0, until - time.monotonic())))
+            with injected(scene, self.name, "snapshot"):
+                self.fired += 1
+                while time.monotonic() < until:
+                    await self._look(asking, holding.info.backend_pid)
+                    await rest(0.5, until)
             await holding.execute("rollback")
+
+    async def _look(self, asking: AsyncConnection[Any], holder: int) -> None:
+        cursor = await asking.execute(
+            "select age(backend_xmin) from pg_stat_activity where pid = %s", (holder,)
+        )
+        found = await cursor.fetchone()
+        if found is None:
+            raise psycopg.OperationalError("the session was ended")
+        self.oldest = max(self.oldest, int(found[0] or 0))
 
     def bites(self, act: Act) -> Bite:
         return Bite(

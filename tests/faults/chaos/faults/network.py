@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -13,8 +14,11 @@ from tests.faults.chaos.faults import Scene, Way
 from tests.faults.chaos.faults.counting import held_up, injections, lost_leases
 from tests.faults.chaos.faults.firing import Repeated, in_thread, injected, rest
 from tests.faults.chaos.faults.namespace import Namespace
-from tests.faults.chaos.proxy import Proxy
+from tests.faults.chaos.proxy import WITHIN, Proxy
 from tests.faults.chaos.words import Act, Bite
+
+
+_PATIENCE_S = 6.0
 
 
 def proxies_of(scene: Scene, address: str, seed: str) -> list[Proxy]:
@@ -42,14 +46,13 @@ class Cut(Repeated):
     name = "F6"
     period_s = 5.0
     variants = ("proxied",)
-    HOW = (
-        "refuse", "reset", "hole up", "hole down", "hole", "delay", "forget",
-        "commit reset", "commit silence", "commit reset", "commit silence",
-    )
+    COMMITS = ("commit reset", "commit silence")
+    OTHERS = ("refuse", "reset", "hole up", "hole down", "hole", "delay", "forget")
 
     def __init__(self) -> None:
         super().__init__()
         self.proxies: dict[str, list[Proxy]] = {}
+        self._left: list[str] = []
 
     async def way(self, scene: Scene, variant: str, worker: str) -> Way:
         found = self.proxies[worker] = proxies_of(scene, "127.0.0.1", worker)
@@ -60,17 +63,38 @@ class Cut(Repeated):
             return
         workers = sorted(self.proxies)
         hit = workers if dice.random() < 0.2 else [dice.choice(workers)]
-        how = dice.choice(self.HOW)
+        how = self._next(dice)
         lasting_s = dice.choice((0.3, 1.0, 1.0, 2.0)) * scene.lease_s
         proxies = [proxy for worker in hit for proxy in self.proxies[worker]]
         with injected(scene, self.name, " ".join(hit), how=how):
             try:
                 for proxy in proxies:
                     await in_thread(_do, proxy, how, dice.uniform(0.05, 0.5))
-                await rest(0.2 if how in ("reset", "forget") else lasting_s, until)
+                if how in self.COMMITS:
+                    await self._cut_off(proxies, scene, until)
+                elif how not in ("reset", "forget"):
+                    await rest(lasting_s, until)
             finally:
                 for proxy in proxies:
                     await in_thread(proxy.heal)
+
+    async def _cut_off(self, proxies: list[Proxy], scene: Scene, until: float) -> None:
+        """Wait for a commit to cut: locks of others may hold it up."""
+        until = min(until, time.monotonic() + _PATIENCE_S)
+        before = sum(proxy.counts[WITHIN] for proxy in proxies)
+        while time.monotonic() < until:
+            await rest(0.05, until)
+            if sum(proxy.counts[WITHIN] for proxy in proxies) > before:
+                # for the silence that may follow
+                await rest(scene.lease_s, until)
+                return
+
+    def _next(self, dice: random.Random) -> str:
+        """Every other time within a commit; the rest in turn, so that a short act has many."""
+        if not self._left:
+            for other in dice.sample(self.OTHERS, len(self.OTHERS)):
+                self._left += [other, dice.choice(self.COMMITS)]
+        return self._left.pop()
 
     def bites(self, act: Act) -> Bite:
         counts: Counter[str] = Counter()

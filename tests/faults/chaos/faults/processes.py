@@ -20,6 +20,7 @@ class Killed(Repeated):
 
     name = "F1"
     period_s = 3.5
+    wants_server = False
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         living = awake(scene)
@@ -57,6 +58,7 @@ class Paused(Repeated):
 
     name = "F2"
     period_s = 3.0
+    wants_server = False
     LEASES = (0.5, 1.0, 1.5, 5.0)
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from contextlib import suppress
 
 from sokka_pg.embedded import Server
@@ -23,6 +24,10 @@ class Crashed(Repeated):
 
     name = "F4"
     period_s = 20.0
+    least = 2
+    wants_server = False
+    SHARE = 0.1
+    """Of what is left of the act, it is down at most; a short one would see little else."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +37,7 @@ class Crashed(Repeated):
         async with scene.turn:
             server = scene.primary
             how = dice.choice(("crash", "crash", "kill"))
-            down_s = dice.uniform(0.5, 5)
+            down_s = min(dice.uniform(0.5, 5), 0.5 + self.SHARE * (until - time.monotonic()))
             with injected(scene, self.name, "server", how=how, down_s=down_s):
                 log = LogReader(server)
                 try:
@@ -55,6 +60,8 @@ class Frozen(Repeated):
 
     name = "F5"
     period_s = 30.0
+    least = 2
+    wants_server = False
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         async with scene.turn:
