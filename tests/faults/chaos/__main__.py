@@ -1,7 +1,7 @@
 """``python -m tests.faults.chaos``: break a queue of real processes on purpose, and judge.
 
 Environment: DURATION (10m: how long faults are fired, in all acts), SEED, PG (a major),
-ACTS (storm,sync,async,disk,mixed), MUTANT (a defect to put in, or all), OUT (the folder of the run).
+ACTS (storm,sync,async,disk,mixed), MUTANT (a defect to put in, or all), OUT (the run's folder).
 ``python -m tests.faults.chaos judge FOLDER`` judges a kept run again. Ends with 0 for pass,
 1 for FAIL, 2 for wrong arguments, 3 for unknown.
 """
@@ -25,6 +25,10 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print(__doc__, file=sys.stderr)
         return BAD_ARGUMENTS
+    if os.environ.get("MUTANT") == "all":
+        from tests.faults.chaos import catching
+
+        return catching.main()
     try:
         wanted = whole.read_environment(os.environ)
     except ValueError as error:
