@@ -17,7 +17,6 @@ from typing import Any
 
 from sokka_pg import Fail, Retry, Snooze, Sokka, SyncTaskContext, TaskContext
 from sokka_pg.errors import SokkaError
-from sokka_pg.gather import FanOutRequest, Policy, ScatterGatherRequest
 from tests.faults import handlers as hostile
 from tests.faults.chaos import effects, recorder
 
@@ -39,6 +38,8 @@ _WRITE = "insert into public.written (task_id, token, attempt) values (%s, %s, %
 
 recorder.install_from_environment()
 app = Sokka()
+FULL: bool
+"""Whether the product has joins and steps: an old release has not."""
 outside = effects.from_environment()
 
 
@@ -91,18 +92,6 @@ async def resume(ctx: TaskContext, parts: int, seconds: float) -> int:
         await ctx.checkpoint({"part": part + 1})
     await done_async(ctx)
     return parts - begin
-
-
-@app.task(topic="a")
-async def steps(ctx: TaskContext, count: int, seconds: float) -> list[Any]:
-    """Draws a number in each step; a later attempt must find the same ones."""
-    note("start", ctx)
-    drawn = []
-    for n in range(count):
-        drawn.append(await ctx.step(f"s{n}", random.randrange, 10**9))
-        await asyncio.sleep(seconds)
-    await done_async(ctx)
-    return drawn
 
 
 @app.task(topic="a")
@@ -183,47 +172,6 @@ def in_child(ctx: SyncTaskContext, seconds: float) -> str:
 in_child = app.task(topic="b", process=True)(in_child)  # type: ignore[assignment]
 
 
-# --- joins --------------------------------------------------------------------
-
-
-@app.task(topic="a")
-async def leaf(ctx: TaskContext, n: int, seconds: float) -> int:
-    note("start", ctx)
-    await asyncio.sleep(seconds)
-    if n % 7 == 6:
-        raise Fail("wanted")
-    await done_async(ctx)
-    return n
-
-
-def _candidates(count: int, seconds: float) -> list[Any]:
-    return [leaf.spec.payload.write((n, seconds), {}) for n in range(count)]
-
-
-@app.task(topic="a")
-async def spread(ctx: TaskContext, count: int, seconds: float) -> int:
-    """Waits for all of its children, without a slot."""
-    note("start", ctx)
-    request = FanOutRequest(
-        candidates=_candidates(count, seconds), kind="leaf", max_running=3
-    )
-    found = await ctx.fan_out("all", request)
-    await done_async(ctx)
-    return len(found.results)
-
-
-@app.task(topic="a")
-async def gather(ctx: TaskContext, count: int, needed: int, seconds: float) -> int:
-    """Enough of its children decide; the others are cancelled."""
-    note("start", ctx)
-    request = ScatterGatherRequest(
-        candidates=_candidates(count, seconds), kind="leaf", policy=Policy.quorum(needed)
-    )
-    found = await ctx.scatter_gather("some", request)
-    await done_async(ctx)
-    return len(found.results)
-
-
 # --- hostile ------------------------------------------------------------------
 
 
@@ -249,3 +197,12 @@ async def tick(ctx: TaskContext) -> str:
     note("start", ctx)
     await done_async(ctx)
     return "ticked"
+
+
+try:
+    from tests.faults.chaos.joining import declare
+except ImportError:
+    FULL = False
+else:
+    FULL = True
+    declare(app)

@@ -6,7 +6,7 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.faults.chaos.handlers import POISON_ERRORS, POISON_RESULTS
+from tests.faults.chaos.handlers import FULL, POISON_ERRORS, POISON_RESULTS
 
 KEYS = 12
 RETRY = {"max_attempts": 4, "initial": 0.05, "max": 0.3, "jitter": 0.5}
@@ -98,9 +98,9 @@ def _gather(dice: random.Random, lease_s: float) -> Spec:
     return {"kind": "gather", "data": data}
 
 
-_MAKERS = (_quick, _otherwise, _timed_out, _parts, _steps, _fenced, _stubborn, _blocking,
-           _child, _spread, _gather)
-_WEIGHTS = (58, 12, 1, 7, 4, 7, 3.5, 3, 0.5, 1.2, 0.8)
+_MAKERS = (_quick, _otherwise, _timed_out, _parts, _fenced, _stubborn, _blocking, _child,
+           _steps, _spread, _gather)
+_WEIGHTS = (58, 12, 1, 7, 7, 3.5, 3, 0.5, *((4, 1.2, 0.8) if FULL else (0, 0, 0)))
 
 
 def poison(dice: random.Random) -> Spec:

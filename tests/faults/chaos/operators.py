@@ -58,6 +58,9 @@ class Operators:
             self.resubmit: 3, self.purge: 1, self.edit_schedule: 2, self.trigger: 1,
             self.delete_schedule: 1,
         }
+        if not self._scene.newest:
+            # a new program at an old schema: only what both have alike
+            verbs = {self.revoke: 2, self.revoke_an_old_version: 1, self.cancel: 2, self.pause: 1}
         (verb,) = dice.choices(list(verbs), list(verbs.values()))
         with suppress(SokkaError, psycopg.Error, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-SHORTEST_ACT_S = 8.0
+SHORTEST_S = 8.0
 LEASES_S = (1.0, 1.5, 2.0)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
@@ -27,6 +27,8 @@ class Shape:
     servers: str = "one"
     """``one``; ``sync`` or ``async``: a primary with such a standby; ``small``: one, whose
     data lie on a small file system; ``old``: one, with the schema of the revision before."""
+    shortest_s: float = SHORTEST_S
+    """In less time its faults cannot show what they do."""
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -38,8 +40,8 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "sync": Shape(0.15, ("F9", "F1", "F3", "F6", "F20"), 6, "sync"),
     "async": Shape(0.15, ("F9", "F1", "F3", "F6", "F20"), 6, "async"),
-    "disk": Shape(0.1, ("F10", "F1", "F2"), 5, "small"),
-    "mixed": Shape(0.1, ("F16", "F1", "F20"), 6, "old"),
+    "disk": Shape(0.1, ("F10", "F1", "F2"), 5, "small", 14.0),
+    "mixed": Shape(0.1, ("F16", "F1", "F20"), 6, "old", 14.0),
 }  # fmt: skip
 
 
@@ -87,7 +89,7 @@ class Needs:
 
 def plan(
     seed: int, duration_s: float, acts: Sequence[str], needs: Mapping[str, Needs],
-    impossible: Mapping[str, str], plain_role: str,
+    impossible: Mapping[str, str], plain_role: str, shapes: Mapping[str, Shape] = SHAPES,
 ) -> Plan:
     """The plan. ``impossible``: faults that this machine cannot have, by name, and why."""
     lost = {
@@ -95,9 +97,9 @@ def plan(
         if (key := _pillar(name)) is not None and key in impossible
     }
     wanted = [name for name in acts if name not in lost]
-    total = sum(SHAPES[name].share for name in wanted) or 1.0
+    total = sum(shapes[name].share for name in wanted) or 1.0
     found = [
-        _act(seed, name, max(SHORTEST_ACT_S, duration_s * SHAPES[name].share / total), needs,
+        _act(seed, name, shapes[name], duration_s * shapes[name].share / total, needs,
              impossible, plain_role)
         for name in wanted
     ]
@@ -110,15 +112,24 @@ def _pillar(act: str) -> str | None:
 
 
 def _act(
-    seed: int, name: str, seconds: float, needs: Mapping[str, Needs],
+    seed: int, name: str, shape: Shape, seconds: float, needs: Mapping[str, Needs],
     impossible: Mapping[str, str], plain_role: str,
 ) -> ActPlan:
-    shape, own = SHAPES[name], f"{seed}/{name}"
+    own = f"{seed}/{name}"
     faults = tuple(fault for fault in shape.faults if fault not in impossible)
     dice = random.Random(f"{own}/crew")
+    wanted = [needs.get(fault, Needs()) for fault in faults]
+    if shape.servers == "old":
+        variants = needs["F16"].variants
+        crew = tuple(
+            Seat(f"w{n}", variants[n % len(variants)], plain_role)
+            for n in range(1, shape.workers + 1)
+        )
+    else:
+        crew = seats(shape.workers, wanted, dice, plain_role)
     return ActPlan(
-        name, seconds, dice.choice(LEASES_S), shape.servers, faults,
-        seats(shape.workers, [needs.get(f, Needs()) for f in faults], dice, plain_role), own,
+        name, max(shape.shortest_s, seconds), dice.choice(LEASES_S), shape.servers, faults,
+        crew, own,
         {fault: impossible[fault] for fault in shape.faults if fault in impossible},
     )
 
@@ -130,8 +141,9 @@ def seats(
     variants = [dice.choice(each.variants) for each in needs if each.variants]
     several = [each.variants for each in needs if len(each.variants) > 1]
     roles = [role for each in needs for role in each.roles]
-    while several and len(variants) < count - 2:
-        variants.append(dice.choice(dice.choice(several)))
+    others = [name for each in several for name in each if name not in variants]
+    dice.shuffle(others)
+    variants += others[: max(0, count - 2 - len(variants))]
     variants += ["direct"] * max(count - len(variants), 2)
     # a pooler hands settings of a role to whoever comes next
     variants.sort(key=lambda variant: variant != "pooler")

@@ -7,6 +7,7 @@ calls; whoever steers them (``Load``) sits in the process of the run.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 
 from sokka_pg.connections import ConnectionOptions
 from sokka_pg.errors import BadArgument, SokkaError
+from sokka_pg.lease_keeper import shut
 from sokka_pg.store import PgTaskStore
 from tests.faults.chaos import loads, recorder
 from tests.faults.chaos.faults import PLAIN
@@ -51,6 +53,7 @@ class Producers:
         self._url, self._look_url, self._lease_s, self._bound = url, look_url, lease_s, bound
         self._seed = seed
         self.store = PgTaskStore(url, options=ConnectionOptions(max_size=THREADS))
+        self._orders = itertools.count(1)
         self.stopped = threading.Event()
         self._room = threading.Event()
         self.poison_share = 0.0
@@ -95,12 +98,13 @@ class Producers:
         if dice.random() < self.poison_share * 6:  # a turn makes about six tasks
             return self._poisoned(dice)
         (turn,) = dice.choices(
-            (self._single, self._bulk, self._keyed, self._transaction), (10, 4, 3, 3)
+            (self._single, self._bulk, self._keyed, self._transaction, self._impatient),
+            (10, 4, 3, 3, 1),
         )
         turn(dice)
 
     def _poisoned(self, dice: random.Random) -> None:
-        found = loads.poison(dice)
+        found = {**loads.poison(dice), "headers": self._order()}
         self.counts["poisoned"] += 1
         try:
             self._create(found)
@@ -109,11 +113,16 @@ class Producers:
 
     def _spec(self, dice: random.Random) -> loads.Spec:
         found, now, chance = loads.spec(dice, self._lease_s), datetime.now(UTC), dice.random()
+        found["headers"] = self._order()
         if chance < 0.12:
             return loads.delayed(found, dice, now)
         if chance < 0.15:
             return loads.expiring(found, dice, now)
         return found
+
+    def _order(self) -> dict[str, str]:
+        """A number of each task that is wanted: one that is made twice shows."""
+        return {"order": f"{os.getpid()}-{next(self._orders)}"}
 
     def _single(self, dice: random.Random) -> None:
         found = self._spec(dice)
@@ -147,6 +156,20 @@ class Producers:
                 if chance < 0.3:
                     mine.pgconn.finish()  # as a caller that dies
                     raise _Regret
+
+
+    def _impatient(self, dice: random.Random) -> None:
+        """A caller who does not wait for the answer: nobody knows whether they were made."""
+        with closing(psycopg.connect(self._url, autocommit=True)) as mine:
+            specs = [self._spec(dice) for _ in range(dice.randint(1, 20))]
+            self.counts["attempted"] += len(specs)
+            timer = threading.Timer(dice.uniform(0.001, 0.01), shut, (mine,))
+            timer.start()
+            try:
+                self.store.create_tasks(specs, connection=mine)
+            finally:
+                timer.cancel()
+                timer.join()
 
 
 class _Regret(Exception):

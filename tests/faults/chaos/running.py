@@ -22,6 +22,8 @@ from tests.faults.chaos.words import INFO, OK, Act, Bite, Life
 
 SERVING_S = 90.0
 HEAL_S = 60.0
+UNDISTURBED_S = 2.0
+"""Some work is still to come when nothing is broken any more."""
 LOOK_EVERY_S = 0.5
 
 
@@ -95,6 +97,15 @@ async def _serving(scene: Scene) -> None:
         await asyncio.sleep(LOOK_EVERY_S / 5)
 
 
+async def _at_work(scene: Scene) -> None:
+    """Until the producers have begun: they take a while to start."""
+    end = time.monotonic() + SERVING_S
+    while not scene.load.counts.get("attempted"):
+        if time.monotonic() > end:
+            raise TimeoutError(f"act {scene.name}: nothing was enqueued; see {scene.folder}/logs")
+        await asyncio.sleep(0.1)
+
+
 async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> dict[str, str]:
     """Producers and faults at once, until the time of the act is over and all is healed.
     Which faults broke down by themselves, and how."""
@@ -102,6 +113,7 @@ async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> dict[str, str
     watch = asyncio.create_task(scene.watch.run())
     revive = asyncio.create_task(_revive(scene))
     scene.load.start()
+    await _at_work(scene)
     until = time.monotonic() + scene.plan.seconds
     fires = {
         asyncio.create_task(each.run(scene, scene.plan.dice(name), until), name=name)  # type: ignore[arg-type]
@@ -121,6 +133,7 @@ async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> dict[str, str
                     "".join(traceback.format_exception(trouble))
                 )
                 broken[task.get_name()] = f"broke down: {type(trouble).__name__}: {trouble}"
+        await asyncio.sleep(UNDISTURBED_S)
     finally:
         await _ended(fires | {revive})
         await asyncio.to_thread(scene.load.stop)

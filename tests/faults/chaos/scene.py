@@ -30,7 +30,7 @@ from tests.faults.chaos.words import Injection, to_json
 DATABASE = "shop"
 MUTANT = "CHAOS_MUTANT"
 # fsync stays on: what a crash loses is what is looked for.
-SETTINGS = {"max_connections": "300", "timezone": "UTC", "shared_buffers": "64MB"}
+SETTINGS = {"max_connections": "150", "timezone": "UTC", "shared_buffers": "64MB"}
 EFFECTS_SETTINGS = {"fsync": "off", "max_connections": "300", "shared_buffers": "32MB"}
 # The connections that B's faults leave to the harness are those of the superuser.
 FOLDERS = ("history", "effects", "logs")
@@ -46,6 +46,9 @@ class Scene:
         self.name, self.lease_s, self.database = plan.name, plan.lease_s, DATABASE
         self.turn = asyncio.Lock()
         self.mutant = mutant
+        self.newest = plan.servers != "old"
+        """Whether the schema is that of this checkout."""
+        self._roles: list[str] = []
         self.disk: Any = None
         self.release: Any = None
         self.servers: Sequence[Server] = ()
@@ -97,15 +100,16 @@ class Scene:
         _create(self.effects_server, "effects")
         self.effects_url = self.effects_server.url("effects")
         effects.prepare(self.effects_url)
+        self._defect(self.effects_url, "effects")
 
     def _on_small_disk(self) -> Server:
         from tests.faults.chaos.faults.disk import SmallDisk
 
-        self.disk = SmallDisk(self.folder / "small")
+        self.disk = SmallDisk()
         self._stack.callback(self.disk.remove)
         return self._stack.enter_context(
             Server.start(
-                self.disk.folder, binaries=self.binaries,
+                self.disk.data, binaries=self.binaries,
                 settings={**SETTINGS, **SmallDisk.SETTINGS}, listen=pair.LISTEN,
             )
         )
@@ -124,17 +128,31 @@ class Scene:
         with closing(psycopg.connect(url, autocommit=True, application_name="chaos")) as asking:
             asking.execute(CREATE_TABLE)
             asking.execute("select sokka.guard_table(%s)", (TABLE,))
-            if self.mutant:
-                from tests.faults.chaos import mutants
-
-                mutants.apply_sql(asking, self.mutant)
+            self._defect(url, DATABASE)
             witness.install(asking)
             witness.guard(asking, TABLE)
+
+    def _defect(self, url: str, where: str) -> None:
+        """Put in what the run is to find, if it is to find something."""
+        if self.mutant:
+            from tests.faults.chaos import mutants
+
+            with closing(psycopg.connect(url, autocommit=True)) as asking:
+                mutants.apply_sql(asking, self.mutant, where)
+
+    def migrated(self) -> None:
+        """The witness and the rights of roles, for what came with the migration."""
+        with closing(psycopg.connect(self.url(), autocommit=True)) as asking:
+            witness.install(asking)
+            for role in self._roles:
+                grant(asking, role)
+        self.newest = True
 
     def make_roles(self, roles: Sequence[Role]) -> None:
         """Ordinary ones, with the rights of a worker and of a producer."""
         with closing(psycopg.connect(self.url(), autocommit=True)) as asking:
             for role in {each.name: each for each in (Role(PLAIN), *roles)}.values():
+                self._roles.append(role.name)
                 asking.execute(f"create role {role.name} login")
                 for setting, value in role.settings.items():
                     asking.execute(f"alter role {role.name} set {setting} = '{value}'")

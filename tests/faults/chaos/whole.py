@@ -91,18 +91,22 @@ def _mutant(name: str) -> Any:
 
 def make_plan(wanted: Wanted) -> plans.Plan:
     """The plan of the seed, for this machine."""
+    shapes, acts, duration_s = dict(plans.SHAPES), wanted.acts, wanted.duration_s
     if wanted.mutant:
-        from tests.faults.chaos.catching import plan_of
-
-        return plan_of(wanted.mutant, wanted.seed)
-    names = {name for act in wanted.acts for name in plans.SHAPES[act].faults}
+        # the one act in which the defect is to be seen
+        mutant = _mutant(wanted.mutant)
+        acts, duration_s = (mutant.act,), float(mutant.seconds)
+        shapes[mutant.act] = dataclasses.replace(
+            shapes[mutant.act], faults=mutant.faults, workers=mutant.workers
+        )
+    names = {name for act in acts for name in shapes[act].faults}
     made = {name: fault(name) for name in sorted(names)}
     impossible = {name: why for name, each in made.items() if (why := each.possible(None))}
     needs = {
         name: plans.Needs(tuple(each.variants), tuple(role.name for role in each.roles))
         for name, each in made.items()
     }
-    return plans.plan(wanted.seed, wanted.duration_s, wanted.acts, needs, impossible, PLAIN)
+    return plans.plan(wanted.seed, duration_s, acts, needs, impossible, PLAIN, shapes)
 
 
 # --- the run ----------------------------------------------------------------------
