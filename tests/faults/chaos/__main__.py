@@ -25,10 +25,6 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print(__doc__, file=sys.stderr)
         return BAD_ARGUMENTS
-    if os.environ.get("MUTANT") == "all":
-        from tests.faults.chaos import catching
-
-        return catching.main()
     try:
         wanted = whole.read_environment(os.environ)
     except ValueError as error:

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sokka_pg.embedded import Binaries
-from tests.faults.chaos import plan as plans
-from tests.faults.chaos import running
-from tests.faults.chaos.faults import PLAIN, fault
+from tests.faults.chaos import running, whole
 from tests.faults.chaos.judging.verdict import Verdict, judge
 from tests.faults.chaos.mutants import MUTANTS
 from tests.faults.chaos.report.report import write_report
@@ -46,20 +44,12 @@ class Caught:
         return f"{self.name:18} {self.seconds:5.0f} s  {told}"
 
 
-def plan_of(name: str, seed: int) -> plans.Plan:
+def wanted(name: str, seed: int, binaries: Binaries) -> whole.Wanted:
     """The one act in which a defect shows, with its faults alone and a small crew."""
-    mutant = MUTANTS[name]
-    made = [fault(each) for each in mutant.faults]
-    own = f"{seed}/{mutant.act}"
-    needs = [
-        plans.Needs(tuple(each.variants), tuple(role.name for role in each.roles)) for each in made
-    ]
-    dice = plans.ActPlan(mutant.act, 0, 0, "", (), (), own).dice("crew")
-    act = plans.ActPlan(
-        mutant.act, mutant.seconds, dice.choice(plans.LEASES_S), plans.SHAPES[mutant.act].servers,
-        mutant.faults, plans.seats(mutant.workers, needs, dice, PLAIN), own,
+    return whole.Wanted(
+        seed, MUTANTS[name].seconds, (), binaries, name, None,
+        f"make chaos MUTANT={name} SEED={seed}",
     )
-    return plans.Plan(seed, mutant.seconds, (act,))
 
 
 async def catch(
@@ -70,10 +60,13 @@ async def catch(
     mutant, began = MUTANTS[name], time.monotonic()
     for seed in range(mutant.seed, mutant.seed + seeds):
         place = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-", dir=folder))
-        plan = plan_of(name, seed)
+        asked = wanted(name, seed, binaries)
+        plan = whole.make_plan(asked)
         act = await running.play(plan.acts[0], place / mutant.act, binaries, name)
-        run = Run(seed, mutant.seconds, dataclasses.asdict(plan), {}, [act],
-                  command=f"make chaos MUTANT={name} SEED={seed}")  # fmt: skip
+        run = Run(
+            seed, mutant.seconds, dataclasses.asdict(plan), whole.versions(binaries), [act],
+            command=asked.command,
+        )
         verdict = judge(run)
         if folder is None:
             shutil.rmtree(place)
