@@ -16,7 +16,7 @@ from tests import servers
 from tests.faults.kills.killing import Killing
 
 PAUSE_S = 0.35
-"""Between two kills, on average: about as long as a worker of seven needs to be at work."""
+"""Between two kills, on average: about as long as one of them needs to be at work."""
 
 
 def main() -> int:
