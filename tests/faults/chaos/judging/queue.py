@@ -50,12 +50,9 @@ def account(reading: Reading, of_task: dict[str, list[Change]]) -> Queue:
         )
     for task, changes in of_task.items():
         _count(counts, changes)
-        if task not in reading.of_task or not any(
-            w.verb == "make" and w.state != FAIL for w in reading.of_task[task]
-        ):
-            # a child of a fan-out, a tick, or an enqueue without an id that was not answered
-            if changes[0].function in ("create_task", "create_tasks"):
-                counts["recovered"] += 1
+        told = any(w.verb == "make" and w.state != FAIL for w in reading.of_task.get(task, ()))
+        if not told and changes[0].function in ("create_task", "create_tasks"):
+            counts["recovered"] += 1  # an enqueue without an id that was not answered
     counts["acknowledged"] = len(queue.acknowledged)
     queue.counts = counts
     return queue
@@ -94,6 +91,11 @@ def check(
         task = str(row.get("task_id"))
         rule = "I19" if task in queue.acknowledged else "I20"
         yield Fault(rule, act, task, f"it was {row.get('status')} after the drain: {row}")
+    open_still = {str(row.get("task_id")) for row in after.unfinished}
+    for task, changes in of_task.items() if after.present else ():
+        if changes[-1].source != "finished_tasks" and task not in open_still:
+            pos = changes[-1].pos
+            yield Fault("P1", act, task, "it was over after the drain, and no end was seen", pos)
     queue.counts["lost"] = len(lost) + sum(
         task in queue.acknowledged and task not in gone and task not in lost
         for task in queue.acknowledged - of_task.keys()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.chaos.judging import (
     answers,
+    callers,
     effects,
     failover,
     linear,
@@ -88,6 +89,7 @@ def judge_act(act: Act) -> Judged:
     broken = [
         *replay.check(act.name, of_task, act.changes),
         *relations.check(act.name, of_task, act.changes),
+        *callers.check(said, of_task),
         *answers.check(said, of_task, lost),
         *failover.check(said, of_task),
         *queue.check(said, found, of_task, failover.forgotten(act, of_task)),

@@ -20,7 +20,8 @@ HEAVY = ("data", "checkpoint", "progress")
 SHARED = ("status", "topic", "kind", "pid", "code", "parent")
 # The sequence is drawn while the row is locked: for one row the order of ``pos`` is the
 # order of its changes.
-_READ = """select json_build_array(pos, at, began, xid, backend, lsn, function, source, old, new)::text
+_READ = """select json_build_array(
+                  pos, at, began, xid, backend, lsn, function, source, old, new)::text
              from chaos.changes where %(of)s::bigint[] is null or pos = any (%(of)s) order by pos"""
 
 
