@@ -102,8 +102,9 @@ class Client:
     """Brings tasks, one after the other, and remembers how each call was answered: once,
     while a store repeats a call whose answer was lost."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, task_s: float) -> None:
         self.calls: list[Call] = []
+        self._task_s = task_s
         self.poison_share, self.poisoned, self.refused = 0.0, 0, 0
         self._url = make_conninfo(url, connect_timeout=2, application_name="sokka_pg_client")
         self._connection: psycopg.Connection[Any] | None = None
@@ -129,7 +130,7 @@ class Client:
                 call.outcome = FAIL
                 self._connection = psycopg.connect(self._url, autocommit=True)
             call.outcome = INFO
-            made = calls.create_task("t", {"seconds": 0.05}, kind="wait_for")
+            made = calls.create_task("t", {"seconds": self._task_s}, kind="wait_for")
             send(self._connection, made, "sokka", foreign=False)
             call.outcome = OK
         except (SokkaError, psycopg.Error) as error:
@@ -169,7 +170,9 @@ class Ground:
         with self._stack.pop_all() as unwinding:
             self._fill()
             # as the fault's own role, if it has one
-            self.load = Client(self.url(next((role.name for role in fault.roles), PLAIN)))
+            role = next((role.name for role in fault.roles), PLAIN)
+            # a worker that is killed or stopped should hold something then
+            self.load = Client(self.url(role), 0.3 if fault.name in ("F1", "F2") else 0.05)
             unwinding.callback(self.load.close)
             self._stack = unwinding.pop_all()
 

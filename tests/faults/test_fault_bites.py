@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import programs
 from tests.faults.chaos.faults import FAULTS, PLAIN, Fault, fault
 from tests.faults.chaos.faults.clocks import WrongClocks
 from tests.faults.chaos.faults.disk import SmallDisk
@@ -38,11 +40,8 @@ TRIALS: dict[str, tuple[tuple[tuple[str, str], ...], float]] = {
 @pytest.mark.parametrize("name", TRIALS)
 def test_it_bites_and_heals(name: str, server: Server, tmp_path: Path) -> None:
     made = fault(name)
-    why = made.possible(None)
-    if why is not None:
-        # where it cannot run at all, that is said; there is no more to see here
-        assert why.strip()
-        return
+    if made.possible(None) is not None:
+        return  # the run's report says so; see the last tests
     seats, seconds = TRIALS[name]
     with Ground(server.major, tmp_path, made) as ground:
         assert made.possible(ground) is None
@@ -60,13 +59,12 @@ def test_it_bites_and_heals(name: str, server: Server, tmp_path: Path) -> None:
         _nothing_is_left(ground)
 
 
-@pytest.mark.parametrize("name", ["F2", "F3", "F4", "F5", "F6", "F7", "F11", "F13", "F15"])
+@pytest.mark.parametrize("name", ["F2", "F3", "F4", "F5", "F6", "F7", "F11", "F13"])
 def test_it_heals_when_it_is_cancelled_in_the_middle(
     name: str, server: Server, tmp_path: Path
 ) -> None:
     made = fault(name)
-    if (why := made.possible(None)) is not None:
-        assert why.strip()
+    if made.possible(None) is not None:
         return
     with Ground(server.major, tmp_path, made) as ground:
         ground.hire(TRIALS[name][0])
@@ -100,8 +98,7 @@ def _nothing_is_left(ground: Ground) -> None:
 
 def test_clocks_are_off_and_their_workers_work(server: Server, tmp_path: Path) -> None:
     made = fault("F8")
-    if why := made.possible(None):
-        assert why.strip()
+    if made.possible(None) is not None:
         return
     with Ground(server.major, tmp_path, made) as ground:
         ground.hire([(variant, PLAIN) for variant in ("clock-behind", "clock-step")])
@@ -118,8 +115,7 @@ def test_a_worker_of_another_pace_ends_its_tasks(
     variant: str, server: Server, tmp_path: Path
 ) -> None:
     made = fault("F8")
-    if why := made.possible(None):
-        assert why.strip()
+    if made.possible(None) is not None:
         return
     with Ground(server.major, tmp_path, made) as ground:
         ground.hire([(variant, PLAIN)])
@@ -131,8 +127,7 @@ def test_a_full_disk_is_felt_and_the_server_is_up_when_it_is_freed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fault("F10")
-    if why := made.possible(None):
-        assert why.strip()
+    if made.possible(None) is not None:
         return
     monkeypatch.setattr(made, "FULL_S", 2.0, raising=True)
     with SmallDisk() as disk, Ground(server.major, tmp_path, made, disk) as ground:
@@ -188,3 +183,26 @@ def test_producers_are_told_to_bring_hostile_data_for_a_while(
 
 def test_every_row_of_the_table_has_a_name() -> None:
     assert list(FAULTS) == [f"F{n}" for n in range(1, 21)]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("F7", "needs root"), ("F10", "needs root")])
+def test_without_root_it_says_why_it_cannot_run(
+    name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert reason in str(fault(name).possible(None))
+
+
+@pytest.mark.parametrize(
+    ("name", "program"), [("F8", "faketime"), ("F15", "pgbouncer")]
+)
+def test_without_its_program_it_says_why_it_cannot_run(
+    name: str, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "find", lambda program: None)
+    assert program in str(fault(name).possible(None))
+
+
+def test_a_full_disk_needs_an_act_with_a_small_one(server: Server, tmp_path: Path) -> None:
+    with Ground(server.major, tmp_path, fault("F10")) as ground:
+        assert "small disk" in str(ground.fault.possible(ground))

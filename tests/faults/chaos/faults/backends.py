@@ -30,6 +30,7 @@ _COMMITTING = (
     f"{_ANY} and (wait_event in ('SyncRep', 'WALSync', 'WALWrite')"
     " or state = 'active' and query ilike 'commit%%')"
 )
+_AGO_NS = 2_000_000_000  # a call that has waited for longer was stopped by something else
 _WAITING_FOR_NOBODY = f"{_ANY} and wait_event = 'SyncRep'"
 
 
@@ -93,16 +94,17 @@ class Ended(Repeated):
 
     def bites(self, act: Act) -> Bite:
         told_so = answered_with(act, ("57P01", "57014"))
+        hits = [shot for shot in injections(act, self.name) if shot.detail.get("backends")]
         unknown = {
             (call.process, call.number)
-            for shot in injections(act, self.name)
-            for call in overlapping(act, shot) if call.outcome == INFO
+            for shot in hits for call in overlapping(act, shot)
+            if call.outcome == INFO and call.began > shot.began - _AGO_NS
         }
         return Bite(
             self.name, len(told_so) + len(unknown),
             self.summary(
-                f"{len(told_so)} calls told of it (57P01, 57014), {len(unknown)} left in doubt; "
-                f"{self.hit} backends, {self.committing} of them in their commit"
+                f"{len(told_so)} calls told of it (57P01, 57014), {len(unknown)} that were under "
+                f"way left in doubt; {self.hit} backends, {self.committing} of them in a commit"
             ),
         )
 

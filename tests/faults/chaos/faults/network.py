@@ -17,7 +17,6 @@ from tests.faults.chaos.faults.namespace import Namespace
 from tests.faults.chaos.proxy import WITHIN, Proxy
 from tests.faults.chaos.words import Act, Bite
 
-
 _PATIENCE_S = 6.0
 
 
