@@ -9,7 +9,7 @@ from tests.faults.chaos.report.plain import shown
 from tests.faults.chaos.report.timeline import Lease, Mark, TaskLife, granted_by
 from tests.faults.chaos.words import Act, Injection
 
-WIDTH, LEFT, RIGHT = 1120, 132, 18
+WIDTH, LEFT, RIGHT = 1120, 150, 18
 LANE, HEAD = 50, 58
 MOST_LANES = 14
 STATUSES = {
@@ -213,7 +213,7 @@ def run_drawing(acts: Sequence[Act], names: dict[str, str]) -> str:
         label = f"{fault} {names.get(fault, '')}"
         parts.append(
             f'<line class="rule" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>'
-            f'<text class="lane" x="8" y="{y + 15}">{shown(_clip(label, 19))}</text>'
+            f'<text class="lane" x="8" y="{y + 15}">{shown(_clip(label, 22))}</text>'
         )
         parts += [_fired(i, scale, y) for act in timed for i in act.injections if i.fault == fault]
     parts += [
