@@ -203,11 +203,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "early-answer": Mutant(
         "a commit is answered before it is on disk (synchronous_commit off)", "storm", ("F4",),
-        ("I19", "P3"), setting="synchronous_commit = off",
+        ("P3",), setting="synchronous_commit = off",
     ),
     "no-standby": Mutant(
         "a commit is answered before the synchronous standby has it", "sync", ("F9",),
-        ("I19", "P3"), setting="synchronous_commit = local",
+        ("P3",), setting="synchronous_commit = local",
     ),
     "repeated-enqueue": Mutant(
         "an enqueue without an id is sent again when its commit was not answered", "storm",

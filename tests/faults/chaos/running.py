@@ -13,7 +13,7 @@ import psycopg
 
 from sokka_pg.embedded import Binaries
 from tests.faults.chaos import effects, keeping, recorder
-from tests.faults.chaos.drain import drain
+from tests.faults.chaos.drain import LIMIT_S, drain
 from tests.faults.chaos.faults import Fault, fault
 from tests.faults.chaos.judging import witness
 from tests.faults.chaos.plan import ActPlan
@@ -25,6 +25,8 @@ HEAL_S = 60.0
 UNDISTURBED_S = 2.0
 """Some work is still to come when nothing is broken any more."""
 LOOK_EVERY_S = 0.5
+# A defect may be that the drain never ends: so long is enough to see it.
+DEFECT_LIMIT_S = 20.0
 
 
 async def play(plan: ActPlan, folder: Path, binaries: Binaries, mutant: str = "") -> Act:
@@ -63,7 +65,7 @@ async def _played(scene: Scene, faults: dict[str, Fault]) -> Act:
     await _serving(scene)
     act.not_run |= await _under_faults(scene, faults)
     act.ended = time.monotonic_ns()
-    act.after = await drain(scene)
+    act.after = await drain(scene, DEFECT_LIMIT_S if scene.mutant else LIMIT_S)
     await asyncio.to_thread(_collect, scene, act)
     for each in faults.values():
         act.losses.extend(getattr(each, "losses", ()))
