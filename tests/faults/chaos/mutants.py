@@ -207,7 +207,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no-standby": Mutant(
         "a commit is answered before the synchronous standby has it", "sync", ("F9",),
-        ("P3",), setting="synchronous_commit = local",
+        ("I19",), setting="synchronous_commit = local",
     ),
     "repeated-enqueue": Mutant(
         "an enqueue without an id is sent again when its commit was not answered", "storm",
