@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ class Ground:
             self.crew.workers.append(Member(f"w{n}", way, role, self.folder))
             self.crew.workers[-1].restart()
         for worker in self.crew.workers:
-            until(lambda w=worker: " serves " in w.log.read_text(), f"a start of {worker.seat}")
+            until(partial(_serves, worker.log), f"a start of {worker.seat}", 60)
 
     def play(self, seconds: float, seed: int = 1) -> Bite:
         """Let the fault run for that time; what it did."""
@@ -264,3 +265,6 @@ class Ground:
             ],
         )
 
+
+def _serves(log: Path) -> bool:
+    return " serves " in log.read_text()

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.faults.chaos.proxy import Proxy
-from tests.faults.chaos.wire import Conversation, Messages
+from tests.faults.chaos.wire import Conversation, Message, Messages
 from tests.faults.waiting import until
 
 ENCRYPTION = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
@@ -40,7 +40,8 @@ def through(proxy: Proxy) -> Iterator[psycopg.Connection]:
 def test_messages_are_found_whatever_pieces_they_come_in() -> None:
     stream = message(b"Q", b"select 1\0") + message(b"X", b"") + message(b"Q", b"y" * 9000)
     for size in (1, 3, 7, len(stream)):
-        reader, found = Messages(), []
+        reader = Messages()
+        found: list[Message] = []
         for at in range(0, len(stream), size):
             found += reader.feed(stream[at : at + size])
         assert [each.kind for each in found] == [b"Q", b"X", b"Q"]

@@ -58,9 +58,11 @@ class Way:
 class CrewMember(Protocol):
     """A worker process of the act."""
 
-    name: str
-    """Its ``--pid``: the owner of its leases."""
     variant: str
+
+    @property
+    def name(self) -> str:
+        """Its ``--pid``, the owner of its leases: another one after each start."""
 
     @property
     def os_pid(self) -> int | None:
@@ -80,7 +82,7 @@ class CrewMember(Protocol):
         """SIGCONT, likewise; nothing to a process that is gone."""
 
     def restart(self) -> None:
-        """Start it again by its way if it is down; the name may get a new ending."""
+        """Start it again by its way, if it is down."""
 
 
 class Crew(Protocol):
@@ -122,14 +124,24 @@ class Scene(Protocol):
     lease_s: float
     database: str
     """The name of the database with the product's schema."""
-    servers: Sequence[Server]
-    crew: Crew
-    load: Load
-    operators: Operators
     turn: asyncio.Lock
     """Held by the fault that has the server down, frozen or full: one such at a time."""
-    disk: SmallDisk | None
-    """The small file system on which the server stands, in the act ``disk``."""
+
+    @property
+    def servers(self) -> Sequence[Server]: ...
+
+    @property
+    def crew(self) -> Crew: ...
+
+    @property
+    def load(self) -> Load: ...
+
+    @property
+    def operators(self) -> Operators: ...
+
+    @property
+    def disk(self) -> SmallDisk | None:
+        """The small file system on which the server stands, in the act ``disk``."""
 
     @property
     def primary(self) -> Server:
