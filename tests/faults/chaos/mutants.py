@@ -199,7 +199,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "low-fence": Mutant(
         "the fence of the second database lets lower tokens by", "storm", ("F2",), ("E1",),
-        sql=(_LOW_FENCE,), where=EFFECTS,
+        seed=2, sql=(_LOW_FENCE,), where=EFFECTS,
     ),
     "early-answer": Mutant(
         "a commit is answered before it is on disk (synchronous_commit off)", "storm", ("F4",),
