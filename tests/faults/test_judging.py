@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.chaos.judging.making import CHILD, GIVEN_UP, TASK, Making, us
+from tests.faults.chaos.judging.making import CHILD, GIVEN_UP, NEW, TASK, Making, us
 from tests.faults.chaos.words import FAIL, INFO, OK
 
 Story = Callable[[Making, bool], None]
@@ -366,6 +366,24 @@ def a_token_is_handed_out_and_not_granted(m: Making, wrong: bool) -> None:
     m.made()
     m.granted()
     m.act.calls[-1].rows[0]["token"] = 8 if wrong else 7
+
+
+@breaks("I8")
+def an_enqueue_is_sent_twice(m: Making, wrong: bool) -> None:
+    for outcome, at in ((INFO if wrong else FAIL, 0), (OK, 1)):
+        rows = [{"task_id": TASK, "created": True}] if outcome == OK else []
+        m.call(
+            "create_task", at, outcome=outcome, rows=rows, process="producer-1", topic="a",
+            data='{"n": 1}', headers='{"order": "1-1"}',
+        )  # fmt: skip
+    m.change(1, "create_task", **{**NEW, "run_at": us(1)})
+
+
+@breaks("I3")
+def a_worker_writes_under_the_lease_of_another(m: Making, wrong: bool) -> None:
+    running(m)
+    m.terminated(2)
+    m.act.calls[-1].pid = "w2.1" if wrong else "w1"
 
 
 @breaks("L1")

@@ -14,7 +14,10 @@ from tests.faults.chaos.judging import witness
 from tests.faults.chaos.words import Change
 
 TASK = "11111111-1111-4111-8111-111111111111"
-CREATE = "select r.task_id from sokka.create_task(p_topic => 'a', p_task_id => %s, p_data => '{\"n\": 1}') r"
+CREATE = (
+    "select r.task_id"
+    " from sokka.create_task(p_topic => 'a', p_task_id => %s, p_data => '{\"n\": 1}') r"
+)
 RESERVE = "select r.token from sokka.reserve_task('a', 'w1', '10 seconds') r"
 Connect = Callable[..., psycopg.Connection]
 

@@ -247,7 +247,9 @@ def _answered(call: Call) -> list[str]:
 
 
 def _spec(said: dict[str, Any]) -> dict[str, Any]:
-    spec = {name: said[name] for name in ("task_id", "topic", "unique_key") if said.get(name)}
+    spec = {
+        name: said[name] for name in ("task_id", "topic", "unique_key", "headers") if said.get(name)
+    }
     if said.get("data") is not None:
         spec["data"] = json.loads(said["data"]) if isinstance(said["data"], str) else said["data"]
     return spec

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tests.faults.chaos.judging import (
     answers,
     callers,
+    clients,
     effects,
     failover,
     linear,
@@ -90,6 +91,7 @@ def judge_act(act: Act) -> Judged:
         *replay.check(act.name, of_task, act.changes),
         *relations.check(act.name, of_task, act.changes),
         *callers.check(said, of_task),
+        *clients.check(said),
         *answers.check(said, of_task, lost),
         *failover.check(said, of_task),
         *queue.check(said, found, of_task, failover.forgotten(act, of_task)),
