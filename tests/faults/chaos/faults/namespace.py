@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 from contextlib import suppress
@@ -12,6 +13,8 @@ from tests.faults import programs
 _NOWHERE = "02:00:00:00:00:01"
 # 198.18.0.0/15 is for tests of networks (RFC 2544): nothing real stands there.
 _NETS = 1 << 15
+_PREFIX = "chaos-"
+_PLACE = Path("/run/netns")
 
 
 class Namespace:
@@ -23,7 +26,8 @@ class Namespace:
     """
 
     def __init__(self) -> None:
-        self.name = f"chaos-{secrets.token_hex(3)}"
+        _sweep()
+        self.name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
         self.link = f"ch{secrets.token_hex(4)}"
         net = secrets.randbelow(_NETS)
         base = f"198.{18 + (net >> 14)}.{(net >> 6) & 255}"
@@ -89,7 +93,7 @@ class Namespace:
         """The interfaces go with the namespace, unless a process still lives in it."""
         with suppress(subprocess.CalledProcessError):  # it may be gone, or never made
             _run("link", "delete", self.link)
-        if Path("/run/netns", self.name).exists():
+        if (_PLACE / self.name).exists():
             _run("netns", "delete", self.name)
 
     def _tie(self) -> None:
@@ -126,3 +130,12 @@ def _ip() -> str:
 
 def _run(*words: str) -> None:
     subprocess.run([_ip(), *words], capture_output=True, text=True, check=True)
+
+
+def _sweep() -> None:
+    """Remove those of runs that were killed."""
+    for left in _PLACE.glob(f"{_PREFIX}*-*"):
+        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            with suppress(subprocess.CalledProcessError):  # another run sweeps, too
+                _run("netns", "delete", left.name)
