@@ -45,8 +45,8 @@ class Locked(Repeated):
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         # each in turn, in a new order each time, so that a short act has more than one sort
         if not self._left:
-            self._left = dice.sample(self.HOW[2:], 3) + dice.sample(self.HOW[:2], 2)
-        how = self._left.pop()
+            self._left = [*dice.sample(self.HOW[1:], 4), "table"]
+        how = self._left[-1]
         with injected(scene, self.name, how) as shot:
             async with session(scene) as asking, session(scene) as watching:
                 # waiting for the lock stops everybody who comes later, too
@@ -59,13 +59,15 @@ class Locked(Repeated):
                     await asyncio.wait([looking])
                     if how == "index":
                         await told(scene, f"drop index if exists {self.INDEX}")
+            self._left.pop()
 
     async def _hold(
         self, asking: AsyncConnection[Any], how: str, dice: random.Random, until: float
     ) -> str:
         cursor = await asking.execute(_TABLES)
         tables = [name for (name,) in await cursor.fetchall()]
-        table = "sokka.tasks" if dice.random() < 0.7 else dice.choice(tables)
+        # the first is the one that everybody waits for
+        table = "sokka.tasks" if not self.fired or dice.random() < 0.7 else dice.choice(tables)
         held_s = min(_HELD_S, max(0.0, until - time.monotonic()))
         match how:
             case "table":

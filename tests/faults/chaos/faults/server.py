@@ -26,7 +26,7 @@ class Crashed(Repeated):
     period_s = 20.0
     least = 2
     wants_server = False
-    SHARE = 0.1
+    SHARE = 0.05
     """Of what is left of the act, it is down at most; a short one would see little else."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Frozen(Repeated):
 
     name = "F5"
     period_s = 30.0
-    least = 2
+    least = 1
     wants_server = False
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
