@@ -7,8 +7,10 @@ import os
 from sokka_pg.cli import worker
 from sokka_pg.cli.main import app, run
 from tests.faults.chaos import recorder
+from tests.faults.chaos.parent import die_with_parent
 
 if __name__ == "__main__":
+    die_with_parent()
     recorder.install_from_environment()
     if defect := os.environ.get("CHAOS_MUTANT"):
         from tests.faults.chaos import mutants

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.faults.chaos import effects, recorder
 from tests.faults.chaos.faults import Way
+from tests.faults.chaos.parent import PARENT
 from tests.faults.chaos.plan import Seat
 from tests.faults.chaos.recorder import monotonic_ns
 from tests.faults.chaos.words import Life
@@ -145,7 +146,7 @@ class Worker:
             self.way.url(self.seat.role), application_name=self.application_name
         )
         return {
-            **os.environ, "PYTHONPATH": str(ROOT), **self._surroundings,
+            **os.environ, "PYTHONPATH": str(ROOT), PARENT: str(os.getpid()), **self._surroundings,
             "SOKKA_DATABASE_URL": url, recorder.NAME: self.seat.name, recorder.PID: self.name,
             **self.way.environment,
         }
@@ -184,7 +185,8 @@ class Crew:
         """The end of all of them, however they stand."""
         for worker in self.workers:
             if worker.lives:
-                worker.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    worker.kill()
                 for pid in worker.orphans():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)

@@ -31,6 +31,7 @@ from sokka_pg.lease_keeper import shut
 from sokka_pg.store import PgTaskStore
 from tests.faults.chaos import loads, recorder
 from tests.faults.chaos.faults import PLAIN
+from tests.faults.chaos.parent import PARENT, die_with_parent
 
 if TYPE_CHECKING:
     from tests.faults.chaos.scene import Scene
@@ -186,6 +187,7 @@ def _uuid(dice: random.Random) -> str:
 def main() -> None:
     """Reads what to do from standard input, one JSON object a line; tells what it did."""
     told = json.loads(sys.stdin.readline())
+    die_with_parent()
     recorder.install_from_environment()
     if defect := os.environ.get("CHAOS_MUTANT"):
         from tests.faults.chaos import mutants
@@ -247,7 +249,7 @@ class Load:
     def start(self, bound: int = BOUND) -> None:
         scene = self._scene
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), **self._environment,
+            **os.environ, "PYTHONPATH": str(ROOT), PARENT: str(os.getpid()), **self._environment,
             recorder.FOLDER: str(scene.folder / "history"), recorder.NAME: "producer",
         }
         with (scene.folder / "logs" / "producers.log").open("w") as log:

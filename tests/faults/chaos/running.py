@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import traceback
 from contextlib import closing
@@ -19,6 +20,8 @@ from tests.faults.chaos.judging import witness
 from tests.faults.chaos.plan import ActPlan
 from tests.faults.chaos.scene import Scene, offset_us
 from tests.faults.chaos.words import INFO, OK, Act, Bite, Life
+
+log = logging.getLogger(__name__)
 
 SERVING_S = 90.0
 HEAL_S = 60.0
@@ -37,10 +40,13 @@ async def play(plan: ActPlan, folder: Path, binaries: Binaries, mutant: str = ""
         return await _played(scene, faults)
     finally:
         scene.crew.kill()
-        for each in faults.values():
-            await each.close()
+        for name, each in faults.items():
+            try:
+                await each.close()
+            except Exception:  # the others, and the servers, still have to go
+                log.exception("%s could not be taken down", name)
         # the servers' end waits for processes: not on the loop, which proxies still need
-        await asyncio.to_thread(scene.close)
+        await _whole(scene.close)
 
 
 async def _played(scene: Scene, faults: dict[str, Fault]) -> Act:
