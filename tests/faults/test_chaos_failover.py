@@ -16,7 +16,6 @@ from tests.faults.chaos.words import Act, Loss
 from tests.faults.failing_over import Ground, ground
 
 MAJORS = [pytest.param(each, id=f"pg{each.version}") for each in all_binaries()]
-RESUMED_S = 10.0
 PROMPT, HELD_UP = 2, 7
 """Seeds: of a kill at once, and of one when the standby has stood still for a moment."""
 _PRESENT = "select task_id::text from sokka.all_tasks"
@@ -31,9 +30,9 @@ async def fail_over(made: Ground, seed: int) -> Loss:
     (loss,) = fault.losses
     assert made.primary is not old
     assert [member.os_pid for member in made.crew.workers] == pids
-    assert loss.resumed_s is not None and loss.resumed_s < RESUMED_S, loss
+    assert loss.resumed_s is not None and loss.resumed_s < accounting.RESUMED_S, loss
     assert set(loss.resumed) == {member.name for member in made.crew.workers}
-    assert max(loss.resumed.values()) < RESUMED_S
+    assert max(loss.resumed.values()) < accounting.RESUMED_S
     assert accounting.contradictions(loss) == []
     bite = fault.bites(Act(made.name, 0, 1, 0, 0, 0))
     print(bite.evidence, {name: round(s, 2) for name, s in loss.resumed.items()})

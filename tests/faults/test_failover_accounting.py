@@ -101,6 +101,16 @@ def test_a_row_may_be_gone_only_if_its_commit_was_not_replayed() -> None:
     ]
 
 
+def test_workers_must_be_at_it_again_soon_after_a_promotion() -> None:
+    found = loss()
+    found.promoted_s, found.resumed_s = 0.3, 9.9
+    assert accounting.contradictions(found) == []
+    found.resumed_s = 10.1
+    assert accounting.contradictions(found) == ["workers were at work again after 10.1 s"]
+    found.resumed_s = None
+    assert accounting.contradictions(found) == ["workers were at work again never"]
+
+
 def test_a_loss_can_be_kept_and_read_again() -> None:
     made = loss(row("750"), x750="0/03015A68")
     made.resumed, made.promoted_s = {"w1": 1.5}, 0.25

@@ -29,6 +29,9 @@ _ENDS = (
     "could not read from",
 )
 
+RESUMED_S = 10.0
+"""Longest time from a promotion until the same worker processes are at it again."""
+
 Key = tuple[int, int, str]
 
 
@@ -114,8 +117,9 @@ def lost_xids(loss: Loss) -> set[str]:
 
 
 def contradictions(loss: Loss) -> list[str]:
-    """What cannot be, whatever the mode: a row that is gone though its transaction was
-    replayed, or that no commit on the old primary explains."""
+    """What must not be, whatever the mode: a row that is gone though its transaction was
+    replayed, or that no commit on the old primary explains; workers that are not at it
+    again soon after the promotion."""
     switch, told = lsn(loss.switch_lsn), []
     for xid, rows in _by_xid(loss.lost_changes).items():
         where = loss.commits.get(xid)
@@ -126,6 +130,9 @@ def contradictions(loss: Loss) -> list[str]:
                 f"{len(rows)} rows of xid {xid} are gone: it committed at {where}, "
                 f"before the switch at {loss.switch_lsn}"
             )
+    if loss.promoted_s is not None and (loss.resumed_s is None or loss.resumed_s >= RESUMED_S):
+        took = "never" if loss.resumed_s is None else f"after {loss.resumed_s:.1f} s"
+        told.append(f"workers were at work again {took}")
     return told
 
 
