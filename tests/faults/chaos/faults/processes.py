@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
+from contextlib import suppress
 
 from tests.faults.chaos.faults import CrewMember, Scene
 from tests.faults.chaos.faults.counting import injections, lost_leases
@@ -66,12 +69,15 @@ class Paused(Repeated):
         if not living:
             return
         worker, leases = dice.choice(living), dice.choice(self.LEASES)
+        group = worker.os_pid
         with injected(scene, self.name, worker.name, leases=leases):
             try:
                 worker.pause()
                 await rest(leases * scene.lease_s, until)
             finally:
                 worker.resume()
+                if group is not None and worker.os_pid != group:
+                    _resume_the_rest(group)
 
     def bites(self, act: Act) -> Bite:
         shots = injections(act, self.name)
@@ -91,3 +97,10 @@ class Paused(Repeated):
                 f"{len(stale)} writes of those workers refused"
             ),
         )
+
+
+def _resume_the_rest(group: int) -> None:
+    """Of a worker that was killed alone while all were stopped: its children are to find
+    out, and end."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGCONT)
