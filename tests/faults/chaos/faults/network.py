@@ -18,6 +18,7 @@ from tests.faults.chaos.proxy import WITHIN, Proxy
 from tests.faults.chaos.words import Act, Bite
 
 _PATIENCE_S = 6.0
+TRIES = 3
 
 
 def proxies_of(scene: Scene, address: str, seed: str) -> list[Proxy]:
@@ -156,6 +157,14 @@ class Partitioned(Repeated):
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         if not self.places:
             return
+        for _ in range(TRIES):
+            # a worker that is down, or whose server is, sends nothing that could be dropped
+            if await self._cut_off(scene, dice, until) or time.monotonic() > until:
+                break
+            await rest(0.3, until)
+
+    async def _cut_off(self, scene: Scene, dice: random.Random, until: float) -> int:
+        """Whether something was sent into nothing meanwhile, and how often."""
         worker = dice.choice(sorted(self.places))
         space = self.places[worker][0]
         how = dice.choice(space.ways())
@@ -166,7 +175,9 @@ class Partitioned(Repeated):
                 await rest(dice.choice((0.5, 1.5, 3.0)) * scene.lease_s, until)
             finally:
                 await in_thread(space.heal)
-        self.sent_again += await in_thread(space.retransmitted) - before
+        again: int = await in_thread(space.retransmitted) - before
+        self.sent_again += again
+        return again
 
     def bites(self, act: Act) -> Bite:
         shots = injections(act, self.name)
