@@ -19,10 +19,11 @@ from tests.faults.chaos import keeping, recorder
 from tests.faults.chaos import plan as plans
 from tests.faults.chaos.faults import PLAIN, fault
 from tests.faults.chaos.words import FAIL, INFO, OK, Act, Bite, Left, Run, from_json, to_json
+from tests.faults.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 1_500
-UNKNOWN = 3
+UNKNOWN, INTERRUPTED = 3, 130
 NEEDS = {
     name: plans.Needs(tuple(made.variants), tuple(role.name for role in made.roles))
     for name in plans.SHAPES["storm"].faults for made in (fault(name),)
@@ -30,10 +31,32 @@ NEEDS = {
 
 
 def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.faults.chaos"], cwd=ROOT, capture_output=True, text=True,
-        timeout=LONGEST_S, env={**os.environ, "OUT": str(folder), **environment},
-    )
+    command = [sys.executable, "-m", "tests.faults.chaos"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "OUT": str(folder), **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            said, wrong = process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it takes down what it put up
+            said, wrong = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, said, wrong)
+
+
+def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.chaos"], cwd=ROOT, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OUT": str(tmp_path), "ACTS": "storm", "DURATION": "60s"},
+    ) as process:
+        try:
+            until(lambda: list(tmp_path.glob("storm/history/producer*")), "the load", 120)
+            assert _strangers(tmp_path) != []
+        finally:
+            process.terminate()
+        assert process.wait(120) == INTERRUPTED
+    assert _strangers(tmp_path) == []
 
 
 def test_a_short_run_breaks_no_rule(server: servers.Server, tmp_path: Path) -> None:
