@@ -4,6 +4,7 @@ twin that it must not."""
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -278,15 +279,47 @@ def two_hold_a_key(m: Making, wrong: bool) -> None:
     m.made(1, CHILD, key="k" if wrong else "l")
 
 
+def fired(m: Making, task: str, tick: float, at: float) -> None:
+    m.row = {}
+    instant = f"s {us(tick)}"
+    m.change(at, "fire_schedules", **{**NEW, "id": task, "run_at": us(at), "fire": instant})
+    row = {"id": task, "name": "s", "generation": 1, "at": us(tick), "extra": False, "now": us(at)}
+    m.add("schedule_fires", at, "fire_schedules", None, row)
+    answer = {"verdict": "ok", "fired": 1, "task_ids": [task]}
+    m.call("fire_schedules", at, rows=[answer], fires="[]")
+
+
+def scheduled(m: Making) -> None:
+    """Every two seconds from 1 on; missed ticks are made up."""
+    spec = {"schedule": "@every 2s", "next_at": us(1), "missed": "all", "task": {"topic": "a"}}
+    m.call("put_schedule", 0, rows=[{"generation": 1}], name="s", spec=json.dumps(spec))
+
+
 @breaks("I13")
 def a_tick_becomes_two_tasks(m: Making, wrong: bool) -> None:
-    m.made(fire="s 1", id=TASK)
-    m.made(1, CHILD, fire="s 1" if wrong else "s 2")
-    for task, at in ((TASK, 1), (CHILD, 1 if wrong else 2)):
-        m.add(
-            "schedule_fires", 1, "fire_schedules", None,
-            {"id": task, "name": "s", "generation": 1, "at": at, "extra": False},
-        )  # fmt: skip
+    scheduled(m)
+    fired(m, TASK, 1, 1.5)
+    fired(m, CHILD, 1 if wrong else 3, 3.5)
+
+
+@breaks("I13")
+def a_tick_is_none_of_the_schedule(m: Making, wrong: bool) -> None:
+    scheduled(m)
+    fired(m, TASK, 1, 1.5)
+    fired(m, CHILD, 2 if wrong else 3, 3.5)
+
+
+@breaks("I10")
+def a_tick_fires_too_soon(m: Making, wrong: bool) -> None:
+    scheduled(m)
+    fired(m, TASK, 1, 0.5 if wrong else 1.5)
+
+
+@breaks("I23")
+def a_missed_tick_is_not_made_up(m: Making, wrong: bool) -> None:
+    scheduled(m)
+    fired(m, TASK, 1, 1.5)
+    fired(m, CHILD, 5 if wrong else 3, 5.5)
 
 
 @breaks("I14")

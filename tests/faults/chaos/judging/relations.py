@@ -1,5 +1,5 @@
-"""What stands beside the tasks: guarded writes, locks, steps, streams, ticks, joins.
-F1, F2, I1 to I4 of locks, I13 to I15, S1, S4."""
+"""What stands beside the tasks: guarded writes, locks, steps, streams, joins.
+F1, F2, I1 to I4 of locks, I14, I15, S1, S4."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def check(act: str, of_task: dict[str, list[Change]], changes: Sequence[Change])
     yield from locks(act, of_source["locks"])
     yield from steps(act, of_task, of_source["task_steps"])
     yield from streams(act, of_task, of_source["stream_items"])
-    yield from ticks(act, of_task, of_source["schedule_fires"])
     for fault in joins.check_changes(changes):  # type: ignore[arg-type]
         yield Fault(fault.rule, act, fault.about.split()[-1], fault.message, fault.pos)
 
@@ -135,32 +134,3 @@ def _held(act: str, of_task: dict[str, list[Change]], change: Change, what: str)
     if found != change.row["token"]:
         message = f"{what} under token {change.row['token']}, but {found} is current"
         yield Fault("I3", act, change.id, message, change.pos)
-
-
-# Ticks
-
-
-def ticks(act: str, of_task: dict[str, list[Change]], fires: Sequence[Change]) -> Iterator[Fault]:
-    """I13: a tick becomes one task, and each such task has its tick's row."""
-    seen: set[tuple[object, ...]] = set()
-    rows = set()
-    for change in fires:
-        if change.new is None:
-            continue
-        rows.add(change.id)
-        tick = tuple(change.row[name] for name in ("name", "generation", "at", "extra"))
-        if tick in seen:
-            yield Fault("I13", act, change.id, f"{tick} fired twice", change.pos)
-        seen.add(tick)
-        if change.id not in of_task:
-            yield Fault("I13", act, change.id, f"{tick} fired, and made no task", change.pos)
-    made: dict[str, str] = {}
-    for task, changes in of_task.items():
-        fire = changes[0].row.get("fire")
-        if not fire or changes[0].old is not None or changes[0].row.get("resubmit_of"):
-            continue
-        if fire in made:
-            yield Fault("I13", act, task, f"{fire} became two tasks", changes[0].pos)
-        if task not in rows:
-            yield Fault("I13", act, task, "a task of a tick without its row", changes[0].pos)
-        made.setdefault(fire, task)

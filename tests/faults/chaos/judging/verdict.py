@@ -20,6 +20,7 @@ from tests.faults.chaos.judging import (
     relations,
     replay,
     story,
+    ticks,
 )
 from tests.faults.chaos.judging.rules import Fault
 from tests.faults.chaos.words import Act, Bite, Change, Run
@@ -90,6 +91,7 @@ def judge_act(act: Act) -> Judged:
     broken = [
         *replay.check(act.name, of_task, act.changes),
         *relations.check(act.name, of_task, act.changes),
+        *ticks.check(said, of_task),
         *callers.check(said, of_task),
         *clients.check(said),
         *answers.check(said, of_task, lost),
