@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.chaos.judging.rules import Fault
+from tests.faults.chaos.judging.verdict import Verdict
 from tests.faults.chaos.report import write_report
 from tests.faults.chaos.report.timeline import life_of, most_contested
 from tests.faults.chaos.words import FAIL, INFO, OK, Act, Bite, Call, Change, Effect, Injection, Run
@@ -19,17 +19,6 @@ from tests.faults.chaos.words import FAIL, INFO, OK, Act, Bite, Call, Change, Ef
 TASK = "0192f1c4-0000-7000-8000-000000000001"
 HOSTILE = '<img src=x onerror=alert(1)>"\'&</style><script>x</script>\x00\u202e'
 SECOND = 1_000_000_000
-
-
-@dataclass
-class Said:
-    """What the page reads of a verdict."""
-
-    verdict: str = "pass"
-    broken: list[Fault] = field(default_factory=list)
-    why: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    story: list[str] = field(default_factory=list)
 
 
 class Sample:
@@ -139,14 +128,14 @@ def _others(sample: Sample) -> None:
     sample.trouble("F4", 7, 8.2)
 
 
-def broken() -> tuple[Run, Said]:
+def broken() -> tuple[Run, Verdict]:
     """An old owner's terminate was let through."""
     sample = contested()
     sample.act.changes = [c for c in sample.act.changes if c.id != TASK or c.at < sample.us(5.5)]
     pos = sample.change(5.5, "terminate_task", status="terminated")
     sample.call(5.5, "w1.1", "terminate_task", 501, outcome=OK)
     message = "terminate_task by token 501, but 503 is current"
-    said = Said(
+    said = Verdict(
         "FAIL", [Fault("I3", "storm", TASK, message, pos)],
         counts={"attempted": 401, "lost": 1}, story=["4.2 w1.1 terminate_task(token=501): ok"],
     )  # fmt: skip
@@ -160,7 +149,7 @@ def run_of(*acts: Act) -> Run:
     )
 
 
-def page(run: Run, said: Said, tmp_path: Path) -> str:
+def page(run: Run, said: Verdict, tmp_path: Path) -> str:
     write_report(run, said, tmp_path / "report.html")
     return (tmp_path / "report.html").read_text("utf-8")
 
@@ -173,7 +162,7 @@ COUNTS = {
 
 
 def test_the_page_says_at_the_top_what_came_of_the_run(tmp_path: Path) -> None:
-    text = page(run_of(contested().act), Said("pass", counts=COUNTS), tmp_path)
+    text = page(run_of(contested().act), Verdict("pass", counts=COUNTS), tmp_path)
     top = text[text.index("<body>") :][:900]
     for word in ("pass", "42", "18", "storm", "make chaos SEED=42 DURATION=60s"):
         assert word in top
@@ -192,7 +181,7 @@ def test_a_broken_rule_is_shown_with_its_task_and_its_instant(tmp_path: Path) ->
 
 
 def test_a_run_that_does_not_count_says_why(tmp_path: Path) -> None:
-    text = page(run_of(contested().act), Said("unknown", why=["F4 had no effect"]), tmp_path)
+    text = page(run_of(contested().act), Verdict("unknown", why=["F4 had no effect"]), tmp_path)
     assert "F4 had no effect" in text
     assert re.search(r'<tr class="none">.*F4</b> server crash', text)
     assert re.search(r'<tr class="not">.*F7</b> network partition.*need root', text)
@@ -233,7 +222,7 @@ def test_a_member_that_a_batch_refuses_is_a_refused_write() -> None:
 
 
 def test_a_run_without_acts_has_a_page(tmp_path: Path) -> None:
-    text = page(run_of(), Said("unknown", why=["nothing was run"]), tmp_path)
+    text = page(run_of(), Verdict("unknown", why=["nothing was run"]), tmp_path)
     assert "nothing was run" in text
 
 
@@ -271,8 +260,8 @@ def test_hostile_text_stays_text(tmp_path: Path, where: str) -> None:
         task = TASK
     run = run_of(sample.act)
     run.command, run.versions, run.not_run = HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE}
-    said = Said("FAIL", [Fault(HOSTILE, sample.act.name, task, HOSTILE, 3)], [HOSTILE],
-                {HOSTILE: 3}, [HOSTILE])  # fmt: skip
+    said = Verdict("FAIL", [Fault(HOSTILE, sample.act.name, task, HOSTILE, 3)], [HOSTILE],
+                   {HOSTILE: 3}, story=[HOSTILE])  # fmt: skip
     text = page(run, said, tmp_path)
     seen = Seen()
     seen.feed(text)

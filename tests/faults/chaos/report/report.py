@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from tests.faults.chaos.judging.rules import Fault
+from tests.faults.chaos.judging.verdict import Verdict
 from tests.faults.chaos.report import drawing, timeline
 from tests.faults.chaos.report.plain import shown
 from tests.faults.chaos.report.timeline import FAULTS
@@ -21,7 +21,9 @@ RULES = {
     "I16": "checkpoints never go back", "I17": "with its transaction or not at all",
     "I18": "tenants are apart", "I19": "nothing lost", "I20": "no stuck task",
     "I21": "nothing leaked", "I22": "workers recover", "I23": "missed ticks", "I24": "bounded",
-    "L1": "the answers have an order",
+    "L1": "the answers have an order", "E1": "no older token outside", "F1": "a fence holds",
+    "F2": "a fence is current", "F16": "an old release is told nothing new",
+    "P1": "no change without a call", "P3": "answers fit to changes",
 }  # fmt: skip
 SAID = {
     "pass": "No rule was broken, and every fault of the plan had an effect.",
@@ -32,18 +34,6 @@ MOST_BROKEN, MOST_ROWS, MOST_STORY = 12, 60, 120
 # Counts that have to be 0, and those that show that the faults were felt.
 BAD = ("lost", "unexpected")
 _CSS = Path(__file__).with_name("style.css")
-
-
-class Verdict(Protocol):
-    """What the page reads of the judge's verdict."""
-
-    verdict: str
-    broken: list[Fault]
-    why: list[str]
-    story: list[str]
-
-    @property
-    def counts(self) -> Mapping[str, int]: ...
 
 
 def write_report(run: Run, verdict: Verdict, path: Path) -> None:
