@@ -13,10 +13,10 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 from tests.faults.chaos import effects, recorder
+from tests.faults.chaos.clock import monotonic_ns
 from tests.faults.chaos.faults import Way
 from tests.faults.chaos.parent import PARENT
 from tests.faults.chaos.plan import Seat
-from tests.faults.chaos.recorder import monotonic_ns
 from tests.faults.chaos.words import Life
 
 ROOT = Path(__file__).parents[3]

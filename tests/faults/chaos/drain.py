@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from sokka_pg.errors import SokkaError
-from tests.faults.chaos.crew import GRACE_S, LEFT_AFTER_S, Worker
+from tests.faults.chaos.crew import GRACE_S, LEFT_AFTER_S
 from tests.faults.chaos.words import After, Left
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ async def drain(scene: Scene, limit_s: float = LIMIT_S) -> After:
     await _until(lambda: _quiet(scene), RECOVERY_S)
     if await _until(lambda: _finished(scene), limit_s):
         after.drained_at = time.monotonic_ns()
-    for worker in scene.crew.workers:
-        if worker.lives and worker.lives[-1].reserved_after_ns is None:
-            await _until(lambda worker=worker: _serves(worker), RECOVERY_S)
+    await _until(lambda: _all_serve(scene), RECOVERY_S)
     after.unfinished = await _asked(scene, _UNFINISHED)
     after.stuck = await _asked(scene, _STUCK)
     after.slots = await _asked(scene, _LEASES)
@@ -89,8 +87,8 @@ async def _finished(scene: Scene) -> bool:
     return bool(row["open"] == 0)
 
 
-async def _serves(worker: Worker) -> bool:
-    return worker.serves
+async def _all_serve(scene: Scene) -> bool:
+    return scene.crew.serving() == len(scene.crew.workers)
 
 
 async def _asked(scene: Scene, query: LiteralString) -> list[dict[str, Any]]:

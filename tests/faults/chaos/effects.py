@@ -19,7 +19,8 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from sokka_pg import migrate
-from tests.faults.chaos.recorder import NAME, append, monotonic_ns
+from tests.faults.chaos.clock import monotonic_ns
+from tests.faults.chaos.recorder import NAME, append
 from tests.faults.chaos.words import Effect
 
 FOLDER = "SOKKA_CHAOS_EFFECTS"

@@ -169,7 +169,7 @@ def in_child(ctx: SyncTaskContext, seconds: float) -> str:
 
 
 # the decorated name must stand in the module: a child looks it up there
-in_child = app.task(topic="b", process=True)(in_child)  # type: ignore[assignment]
+in_child = app.task(topic="b", process=True)(in_child)
 
 
 # --- hostile ------------------------------------------------------------------

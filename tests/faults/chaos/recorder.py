@@ -8,14 +8,11 @@ an error that ends no session, that it did nothing.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
-import platform
 import re
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
@@ -25,6 +22,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from tests.faults.chaos.clock import monotonic_ns
 from tests.faults.chaos.words import FAIL, INFO, OK
 
 FOLDER = "SOKKA_CHAOS_HISTORY"
@@ -60,34 +58,6 @@ def column_names(expressions: list[str]) -> list[str]:
         seen = _COLUMN.search(expression)
         found.append((seen[2] or seen[1]) if seen else f"column{n}")
     return found
-
-
-# --- the clock ----------------------------------------------------------------
-
-_CLOCK_MONOTONIC = 1
-_CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}.get(platform.machine())
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
-
-
-def _real_clock() -> Callable[[], int]:
-    """CLOCK_MONOTONIC of the host, also where libfaketime stands before libc's clocks:
-    it leaves bare system calls alone."""
-    if _CLOCK_GETTIME is None or "LD_PRELOAD" not in os.environ:
-        return time.monotonic_ns
-    call, number = ctypes.CDLL(None).syscall, ctypes.c_long(_CLOCK_GETTIME)
-
-    def read() -> int:
-        found = _Timespec()
-        call(number, ctypes.c_long(_CLOCK_MONOTONIC), ctypes.byref(found))
-        return int(found.s * 1_000_000_000 + found.ns)
-
-    return read
-
-
-monotonic_ns = _real_clock()
 
 
 # --- the record ---------------------------------------------------------------

@@ -58,7 +58,7 @@ async def _played(scene: Scene, faults: dict[str, Fault]) -> Act:
     )
     for name in plan.faults:
         made = fault(name)
-        why = made.possible(scene)  # type: ignore[arg-type]  # our parts have more than is asked
+        why = made.possible(scene)
         if why is None:
             faults[name] = made
         else:
@@ -124,7 +124,7 @@ async def _under_faults(scene: Scene, faults: dict[str, Fault]) -> dict[str, str
     await _at_work(scene)
     until = time.monotonic() + scene.plan.seconds
     fires = {
-        asyncio.create_task(each.run(scene, scene.plan.dice(name), until), name=name)  # type: ignore[arg-type]
+        asyncio.create_task(each.run(scene, scene.plan.dice(name), until), name=name)
         for name, each in faults.items()
     }
     try:

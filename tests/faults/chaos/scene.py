@@ -176,7 +176,7 @@ class Scene:
             maker = makers.get(seat.variant)
             way = (
                 Way("direct", self.url) if maker is None
-                else await maker.way(self, seat.variant, seat.name)  # type: ignore[arg-type]
+                else await maker.way(self, seat.variant, seat.name)
             )
             self.crew.add(seat, way)
 
