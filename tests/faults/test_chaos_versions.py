@@ -20,7 +20,7 @@ import pytest
 from sokka_pg import migrate
 from tests.faults.chaos import keeping, recorder
 from tests.faults.chaos.faults import CrewMember, Way, versions
-from tests.faults.chaos.words import OK, Act, Injection
+from tests.faults.chaos.words import FAIL, OK, Act, Call, Injection
 from tests.faults.waiting import until
 
 Commit = Callable[..., str]
@@ -204,6 +204,21 @@ async def test_the_old_release_goes_on_over_the_migration_and_the_new_one_joins_
     assert bite.count > 10, bite
     assert {shot.about for shot in made.injections} == {"the schema", "w2"} and made.told == 1
     check_both_worked(empty_db, act)
+
+
+def test_an_error_that_old_processes_meet_only_after_the_migration_is_told() -> None:
+    def failed(n: int, at: int, sqlstate: str, process: str = "producer-1") -> Call:
+        return Call(process, n, "create_task", {}, at, at + 1, FAIL, sqlstate=sqlstate)
+
+    act = Act("mixed", 0, 1, 0, 99, 0)
+    act.injections = [Injection("F16", 10, 20, "the schema", {"from": "0002", "to": "0003"})]
+    act.calls = [
+        failed(1, 5, "42703"), failed(2, 30, "42703"), failed(3, 30, "SK012"),
+        failed(4, 12, "23502"), failed(5, 31, "42883", "operator-1"),
+    ]
+    assert versions.new_errors(act) == {"23502": 1}
+    act.injections[0].detail |= {"from": "0001", "to": "0002"}
+    assert versions.new_errors(act) == {}
 
 
 def check_both_worked(url: str, act: Act) -> None:

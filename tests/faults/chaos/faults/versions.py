@@ -38,8 +38,13 @@ STOP_S = 20.0
 STEP_S = 120.0
 PRODUCER = "producer"
 # What a schema that moved under a program would raise: no such column or function, a plan
-# or a result of another type, an argument that is not understood, an internal error.
-BROKEN = ("42", "0A", "XX", "22")
+# or a result of another type, an argument that is not understood, an internal error, a
+# column that half of the functions do not know to fill.
+BROKEN = ("42", "0A", "XX", "22", "23502")
+# Sealed, so it stays: an enqueueing that waits for this migration's locks goes on in the old
+# function, which then calls a new one and does not give it what it wants. One error for each
+# session that enqueues at that moment; nothing is written. No other migration may do this.
+KNOWN = {("0001", "0002"): ("23502",)}
 
 _WHERE = "import sokka_pg; print(sokka_pg.__file__)"
 _MIGRATE = "import sys; from sokka_pg.migrate import upgrade; upgrade(sys.argv[1])"
@@ -197,15 +202,17 @@ class MixedVersions:
 
 def new_errors(act: Act) -> dict[str, int]:
     """What processes of the old release were told only after the migration, and that a
-    program is told of a schema that it does not fit: by SQLSTATE, how often."""
+    program is told of a schema that it does not fit: by SQLSTATE, how often. What is
+    ``KNOWN`` of this migration is left out."""
     shots = injections(act, MixedVersions.name)
     migration = next((shot for shot in shots if shot.about == "the schema"), None)
     if migration is None:
         return {}
     before = {call.sqlstate for call in act.calls if call.began < migration.began}
+    before |= set(KNOWN.get((migration.detail.get("from"), migration.detail.get("to")), ()))
     return dict(Counter(
         call.sqlstate for call in _after(act, migration)
-        if call.outcome == FAIL and call.sqlstate[:2] in BROKEN
+        if call.outcome == FAIL and call.sqlstate.startswith(BROKEN)
         and call.sqlstate not in before and _is_old(call, shots)
     ))  # fmt: skip
 
