@@ -17,7 +17,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -44,7 +44,7 @@ BROKEN = ("42", "0A", "XX", "22", "23502")
 # Sealed, so it stays: an enqueueing that waits for this migration's locks goes on in the old
 # function, which then calls a new one and does not give it what it wants. One error for each
 # session that enqueues at that moment; nothing is written. No other migration may do this.
-KNOWN = {("0001", "0002"): ("23502",)}
+KNOWN: Mapping[tuple[str, str], tuple[str, ...]] = {("0001", "0002"): ("23502",)}
 
 _WHERE = "import sokka_pg; print(sokka_pg.__file__)"
 _MIGRATE = "import sys; from sokka_pg.migrate import upgrade; upgrade(sys.argv[1])"
@@ -209,7 +209,8 @@ def new_errors(act: Act) -> dict[str, int]:
     if migration is None:
         return {}
     before = {call.sqlstate for call in act.calls if call.began < migration.began}
-    before |= set(KNOWN.get((migration.detail.get("from"), migration.detail.get("to")), ()))
+    step = str(migration.detail.get("from")), str(migration.detail.get("to"))
+    before |= set(KNOWN.get(step, ()))
     return dict(Counter(
         call.sqlstate for call in _after(act, migration)
         if call.outcome == FAIL and call.sqlstate.startswith(BROKEN)
