@@ -63,7 +63,7 @@ def test_a_defect_of_the_client_is_put_into_one_process(name: str) -> None:
         "from tests.faults.chaos import mutants; from sokka_pg.calls.repeating import Tries;"
         "from sokka_pg.store import PgTaskStore; from sokka_pg.worker.link import Link;"
         "from psycopg import AsyncConnection;"
-        "look = lambda: (Tries._may_repeat, PgTaskStore.terminate, Link._connected,"
+        "look = lambda: (Tries._may_repeat, PgTaskStore._run, Link._connected,"
         " AsyncConnection.connect);"
         f"before = look(); mutants.apply(''); assert look() == before; mutants.apply({name!r});"
         "assert sum(a != b for a, b in zip(before, look())) == 1"

@@ -9,6 +9,7 @@ time is among the mutants of the simulator (tests/proof/mutants.py).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,32 +95,39 @@ def _stay_disconnected() -> None:
 
 def _borrow_tokens() -> None:
     """Refused, it writes under the owner and token that it finds in the row."""
+    from sokka_pg import calls
     from sokka_pg.errors import LeaseLost
     from sokka_pg.store import PgTaskStore
     from sokka_pg.store_async import AsyncPgTaskStore
 
-    own, own_async = PgTaskStore.terminate, AsyncPgTaskStore.terminate
+    own, own_async = PgTaskStore._run, AsyncPgTaskStore._run
 
-    def terminate(self: Any, lease: Any, *args: Any, **options: Any) -> Any:
+    def borrowed(call: Any, found: Any) -> Any:
+        if found is None or found.token is None:
+            return None
+        params = {**call.params, "pid": found.pid, "token": str(found.token)}
+        return dataclasses.replace(call, params=params)
+
+    def run(self: Any, call: Any, connection: Any) -> Any:
         try:
-            return own(self, lease, *args, **options)
+            return own(self, call, connection)
         except LeaseLost:
-            found = self.task(lease.task_id)
-            if found is None or found.token is None:
+            found = own(self, calls.get_task(call.params["task_id"]), None)
+            if (again := borrowed(call, found)) is None:
                 raise
-            return own(self, found.task_id, found.pid, found.token, **options)
+            return own(self, again, connection)
 
-    async def terminate_async(self: Any, lease: Any, *args: Any, **options: Any) -> Any:
+    async def run_async(self: Any, call: Any, connection: Any) -> Any:
         try:
-            return await own_async(self, lease, *args, **options)
+            return await own_async(self, call, connection)
         except LeaseLost:
-            found = await self.task(lease.task_id)
-            if found is None or found.token is None:
+            found = await own_async(self, calls.get_task(call.params["task_id"]), None)
+            if (again := borrowed(call, found)) is None:
                 raise
-            return await own_async(self, found.task_id, found.pid, found.token, **options)
+            return await own_async(self, again, connection)
 
-    PgTaskStore.terminate = terminate  # type: ignore[method-assign]
-    AsyncPgTaskStore.terminate = terminate_async  # type: ignore[method-assign]
+    PgTaskStore._run = run  # type: ignore[method-assign]
+    AsyncPgTaskStore._run = run_async  # type: ignore[method-assign]
 
 
 def _tell_the_time() -> None:
@@ -211,11 +219,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "repeated-enqueue": Mutant(
         "an enqueue without an id is sent again when its commit was not answered", "storm",
-        ("F3",), ("I8",), seed=2, client=_repeat_every_call,
+        ("F3", "F4"), ("I8",), seconds=16.0, workers=2, client=_repeat_every_call,
     ),
     "borrowed-token": Mutant(
         "a refused write is repeated under the owner and token found in the row", "storm",
-        ("F2",), ("I3",), client=_borrow_tokens,
+        ("F2", "F5"), ("I3",), seconds=16.0, client=_borrow_tokens,
     ),
     "worker-clock": Mutant(
         "a lease is granted by the worker's clock", "storm", ("F8",), ("I4", "I10"),
