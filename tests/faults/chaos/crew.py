@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 TOPICS = "a:8,b:6"
 CONCURRENCY = 10
 GRACE_S = 2.0
-LEFT_AFTER_S = 15.0
+LEFT_AFTER_S = 20.0
 # desk, keeper, listener, housekeeping; both pools of a process; a child's for each slot
 MOST_CONNECTIONS = 4 + 10 + 10 + CONCURRENCY
 

@@ -19,6 +19,9 @@ from tests.faults.proxy import BlackHole
 
 WITHIN = "ended within a commit's answer"
 _AT_ONCE = struct.pack("ii", 1, 0)
+# Longer than a client's own bound on a call (10 s): it finds out by itself, and the
+# server's keepalive then ends the session that nobody speaks to any more.
+_KEEPALIVE_S = 12.0
 
 
 class Proxy(BlackHole):
@@ -126,6 +129,7 @@ class Proxy(BlackHole):
             gate.set()
         for gate in held.values():
             gate.clear()
+        self._loop.call_later(_KEEPALIVE_S, _end, list(self._connections))
 
     def _cut(self) -> None:
         self.counts["reset"] += len(self._connections)
@@ -229,6 +233,11 @@ class _Line:
         self.gates = gates
         self.talk = Conversation()
         self.client_gone = asyncio.Event()
+
+
+def _end(connections: list[asyncio.Task[Any]]) -> None:
+    for connection in connections:
+        connection.cancel()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
