@@ -91,10 +91,46 @@ def load_revision(context: MigrationContext, folder: Path, *, replacing: bool = 
     """The upgrade of a revision: load the SQL frozen in ``folder``.
 
     ``replacing``: over the revision below. Functions and views of the same
-    signature are replaced, so that they keep their grants and what depends on them.
+    signature are replaced, so that they keep their grants and what depends on them;
+    and all that callers use is locked first, so that none of them waits for us while
+    we wait for it.
     """
+    if replacing:
+        _execute(context, sql_files.render(_LOCK_ALL, schema_of(context.config)))
     for text in sql_files.statements(folder, schema_of(context.config)):
         _execute(context, sql_files.replacing(text) if replacing else text)
+
+
+# Callers take tables and views in orders of their own. A migration that waited in the
+# middle would make deadlocks, and the server tells those to whoever finds them first,
+# deadlock_timeout (1 s) after its wait began: the callers. So everything is locked at
+# once and in less than that, or nothing: 55P03, and the run tries again. LOCK on a
+# view would go on to the catalogs that it reads; a reset of an option that none of ours
+# has locks the view alone.
+_LOCK_ALL = """
+do $lock$
+declare
+    v_until constant timestamptz := clock_timestamp() + least(interval '700 ms',
+        nullif(current_setting('lock_timeout'), '0')::interval);
+    v_before constant text := current_setting('lock_timeout');
+    v_table record;
+begin
+    for v_table in
+        select format(case when c.relkind = 'v' then 'alter view %I.%I reset (check_option)'
+                           else 'lock table %I.%I in access exclusive mode' end,
+                   n.nspname, c.relname) as locking
+          from pg_class c join pg_namespace n on n.oid = c.relnamespace
+         where n.nspname = 'sokka' and c.relkind in ('r', 'p', 'v') and not c.relispartition
+         order by c.relkind = 'v', c.oid
+    loop
+        perform set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch from
+            v_until - clock_timestamp())))::text || 'ms', true);
+        execute v_table.locking;
+    end loop;
+    perform set_config('lock_timeout', v_before, true);
+end
+$lock$;
+"""
 
 
 def run_file(context: MigrationContext, file: Path, *, replacing: bool = False) -> None:

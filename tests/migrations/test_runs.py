@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -107,6 +108,38 @@ def test_a_run_gives_up_its_locks_and_tries_again_while_someone_holds_the_table(
         run = migrate.Run(lock_timeout=timedelta(milliseconds=20), on_wait=release_after_two)
         assert migrate.downgrade(db, run=run).after is None
     assert waits == [1, 2]
+
+
+def test_a_run_that_waits_for_a_caller_is_gone_before_that_caller_looks_for_deadlocks(
+    empty_db: str,
+) -> None:
+    """A caller has a table that the run wants, and then wants one that the run has."""
+    migrate.upgrade(empty_db, to="0001")
+    with psycopg.connect(empty_db, autocommit=True) as owner:
+        # the run itself looks so late that it is never the one to find out
+        owner.execute(
+            "do $$ begin execute format('alter database %I set deadlock_timeout = 30000',"
+            " current_database()); end $$"
+        )
+    with psycopg.connect(empty_db) as caller:
+        caller.execute("set deadlock_timeout = '2s'")
+        caller.execute("select from sokka.locked_task")
+        upgrading = threading.Thread(target=migrate.upgrade, args=(empty_db,))
+        upgrading.start()
+        with psycopg.connect(empty_db, autocommit=True) as watcher:
+            deadline = time.monotonic() + 60
+            while not watcher.execute(_LOCKED).fetchall():
+                assert time.monotonic() < deadline, "the run never had the settings"
+                time.sleep(0.01)
+        caller.execute("select from sokka.settings")
+        caller.commit()
+        upgrading.join(60)
+    assert migrate.current(empty_db) == HEAD
+
+
+_LOCKED = """
+    select from pg_locks where relation = 'sokka.settings'::regclass
+       and mode = 'AccessExclusiveLock' and granted"""
 
 
 def test_a_run_without_patience_left_changes_nothing(db: str, objects: Objects) -> None:
