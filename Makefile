@@ -6,13 +6,17 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test check bench simulate kills freeze clean
+.PHONY: demo test test-long check bench simulate kills chaos freeze clean
 
 demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 4 $(ARGS)
+
+# What takes minutes: faults one by one, failovers, a whole run of faults (docs/proof.md).
+test-long: $(READY)
+	$(BIN)/python -m pytest -n 2 --long -m long $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -29,9 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests of the upper floors on every major, too",
     )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="run the tests that are marked as long, too (make test-long runs these alone)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "long: takes minutes, or servers of its own; not in make test (make test-long)"
+    )
     # Servers named in the environment are for the product's users; a test that
     # looks one up means the embedded server, or names a database itself.
     for name in ("SOKKA_DATABASE_URL", "DATABASE_URL", "SOKKA_SCHEMA"):
@@ -66,6 +74,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
             for module, program in programs.left_out().items()
         ),
     ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests are chosen by --long, or by name as everything else."""
+    if config.getoption("--long") or any("::" in given for given in config.args):
+        return
+    left = [item for item in items if item.get_closest_marker("long")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 # What stands on the SQL, which is tested on every major. Each of these tests runs on one

@@ -59,6 +59,7 @@ def test_a_run_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     assert _strangers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_short_run_breaks_no_rule(server: servers.Server, tmp_path: Path) -> None:
     """All acts, all faults that this machine can have. A run in which some fault met nobody
     by chance proves nothing, and is played once more with other dice."""

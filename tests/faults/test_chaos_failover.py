@@ -53,6 +53,7 @@ def check_kept(made: Ground, loss: Loss) -> None:
         auditing.check_leases(asking)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("binaries", MAJORS)
 async def test_an_asynchronous_failover_loses_what_only_the_old_primary_had_and_no_more(
     binaries: Binaries, tmp_path: Path
@@ -65,6 +66,7 @@ async def test_an_asynchronous_failover_loses_what_only_the_old_primary_had_and_
         check_kept(made, loss)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("binaries", MAJORS[-1:])
 async def test_a_synchronous_pair_changes_places_twice_and_loses_nothing_that_was_answered(
     binaries: Binaries, tmp_path: Path

@@ -163,6 +163,7 @@ class Ground:
         self.told += 1
 
 
+@pytest.mark.long
 async def test_the_old_release_goes_on_over_the_migration_and_the_new_one_joins_it(
     empty_db: str, tmp_path: Path
 ) -> None:

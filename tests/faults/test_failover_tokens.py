@@ -167,6 +167,7 @@ def check_the_fence_only_rises(
     assert {task: token for task, _, token in again}.items() <= after.items()
 
 
+@pytest.mark.long
 def test_a_primary_that_lives_on_grants_only_what_the_fence_of_the_new_one_refuses(
     two: tuple[Server, Server], fence: Connection
 ) -> None:

@@ -37,6 +37,7 @@ TRIALS: dict[str, tuple[tuple[tuple[str, str], ...], float]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRIALS)
 def test_it_bites_and_heals(name: str, server: Server, tmp_path: Path) -> None:
     made = fault(name)
@@ -59,6 +60,7 @@ def test_it_bites_and_heals(name: str, server: Server, tmp_path: Path) -> None:
         _nothing_is_left(ground)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["F2", "F3", "F4", "F5", "F6", "F7", "F11", "F13"])
 def test_it_heals_when_it_is_cancelled_in_the_middle(
     name: str, server: Server, tmp_path: Path
@@ -96,6 +98,7 @@ def _nothing_is_left(ground: Ground) -> None:
             assert asking.execute(query).fetchall() == []
 
 
+@pytest.mark.long
 def test_clocks_are_off_and_their_workers_work(server: Server, tmp_path: Path) -> None:
     made = fault("F8")
     if made.possible(None) is not None:
@@ -110,6 +113,7 @@ def test_clocks_are_off_and_their_workers_work(server: Server, tmp_path: Path) -
         ground.works_again()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["clock-fast", "clock-slow", "clock-ahead"])
 def test_a_worker_of_another_pace_ends_its_tasks(
     variant: str, server: Server, tmp_path: Path
@@ -123,6 +127,7 @@ def test_a_worker_of_another_pace_ends_its_tasks(
         ground.works_again()
 
 
+@pytest.mark.long
 def test_a_full_disk_is_felt_and_the_server_is_up_when_it_is_freed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
