@@ -1,0 +1,35 @@
+"""How much is measured: three sizes of the same work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sizes of a run. ``seconds``: of one open-ended run of pgbench; ``tasks``: of one
+    drain; ``large``: of the parts where the size is the point; ``samples``: pickups."""
+
+    name: str = "standard"
+    rounds: int = 3
+    seconds: int = 1
+    tasks: int = 15_000
+    large: int = 100_000
+    finished: int = 1_000_000
+    leases: int = 10_000
+    samples: int = 60
+    idle_workers: int = 100
+    idle_seconds: float = 10.0
+    finished_wal_tasks: int = 10_000
+
+
+STANDARD = Plan()
+SMOKE = Plan(
+    name="smoke", rounds=1, tasks=300, large=600, finished=2_000, leases=200, samples=8,
+    idle_workers=4, idle_seconds=1.0, finished_wal_tasks=300,
+)  # fmt: skip
+LONG = Plan(
+    name="long", rounds=5, seconds=5, tasks=50_000, large=1_000_000, finished=10_000_000,
+    samples=300, idle_seconds=30.0,
+)  # fmt: skip
+PLANS = {plan.name: plan for plan in (STANDARD, SMOKE, LONG)}
