@@ -51,7 +51,11 @@ class Outbox:
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         size = min(len(self._ready), 1 if self._alone else self.batch)
-        self._sent = [self._ready.popleft() for _ in range(size)]
+        if size == len(self._ready):
+            self._sent = list(self._ready)
+            self._ready.clear()
+        else:
+            self._sent = [self._ready.popleft() for _ in range(size)]
         self._alone -= min(self._alone, size)
         return self._sent
 
@@ -60,6 +64,8 @@ class Outbox:
     ) -> list[tuple[Settlement, Answer]]:
         """Those that are through. The others are kept for another try."""
         sent, self._sent = self._sent, []
+        if len(answers) == len(sent) and all(answer.verdict == "ok" for answer in answers):
+            return list(zip(sent, answers, strict=True))
         through: list[tuple[Settlement, Answer]] = []
         # a member without an answer was skipped: it is as if the row was busy
         padded = [*answers, *[Answer("55P03")] * (len(sent) - len(answers))]

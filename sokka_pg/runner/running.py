@@ -14,8 +14,9 @@ from sokka_pg.engine.words import Ended, Reason, Settlement
 from sokka_pg.events import Abandoned, EventFeed, Finished, running
 from sokka_pg.model import LeasedTask
 from sokka_pg.registry import Mode, Registry, TaskSpec
-from sokka_pg.runner.attempt import Attempt, read_arguments, run_async, run_sync
+from sokka_pg.runner.attempt import Attempt, read_arguments, run_sync
 from sokka_pg.runner.children import Children
+from sokka_pg.runner.lanes import Lanes
 from sokka_pg.runner.threads import Threads
 from sokka_pg.store import TaskStore
 from sokka_pg.store_async import AsyncTaskStore
@@ -49,6 +50,7 @@ class Runner:
         self._children = children
         self._attempts: dict[int, Attempt] = {}
         self._loop = asyncio.get_running_loop()
+        self._lanes = Lanes(self._loop, self._ended)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -68,6 +70,8 @@ class Runner:
         if spec.mode is Mode.PROCESS:
             # the child reads the payload itself: arguments need not be picklable
             self._threads.submit(partial(self._in_process, attempt))
+        elif spec.mode is Mode.ASYNC:
+            self._lanes.put(attempt)
         else:
             self._begin(attempt)
         timeout = task.timeout or spec.timeout
@@ -98,7 +102,8 @@ class Runner:
             attempt.context.hear(hashes, everything)
 
     def close(self) -> None:
-        """End idle threads and all child processes."""
+        """End idle lanes, idle threads and all child processes."""
+        self._lanes.close()
         self._threads.close()
         self._children.close()
 
@@ -111,9 +116,6 @@ class Runner:
         arguments = read_arguments(attempt.task, attempt.spec, attempt.context)
         if isinstance(arguments, Settlement):
             self._ended(attempt, arguments)
-        elif attempt.spec.mode is Mode.ASYNC:
-            attempt.unit = self._loop.create_task(run_async(attempt, arguments))
-            attempt.unit.add_done_callback(partial(self._awaited, attempt))
         else:
             self._threads.submit(partial(self._in_thread, attempt, arguments))
 
@@ -135,10 +137,6 @@ class Runner:
 
     # --- on the loop ------------------------------------------------------
 
-    def _awaited(self, attempt: Attempt, unit: asyncio.Task[Settlement | None]) -> None:
-        # cancelled before its first step: the handler was never called
-        self._ended(attempt, attempt.halted() if unit.cancelled() else unit.result())
-
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         attempt.over, attempt.unit, attempt.kill = True, None, None
         token = attempt.task.token
@@ -148,7 +146,8 @@ class Runner:
         if attempt.abandoned:
             self._report(Ended(token, None))
             return
-        duration = monotonic() - attempt.started_at
+        attempt.ended_at = monotonic()
+        duration = attempt.ended_at - attempt.started_at
         if settlement is not None:
             settlement.duration_s = duration
         elif attempt.context.terminated:

@@ -418,7 +418,10 @@ def test_nothing_is_kept_of_tasks_that_are_through() -> None:
         if it.all(words.Sweep):
             it.tell(words.SweepDone(0, None))
         it.tell(*[it.end(task) for task in batch])
+    # the call under way was sent before the last of them ended
     it.answer([], *[OK] * 500)
+    if it.all(words.Exchange):
+        it.answer([], *[OK] * 500)
     assert it.engine.unsettled == 0
     assert it.engine.slots.busy == 0
 
