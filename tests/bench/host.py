@@ -76,6 +76,10 @@ class Host:
     def url(self, database: str) -> str:
         return urlunsplit(urlsplit(self.server.url())._replace(path=f"/{database}"))
 
+    def tcp_url(self, database: str) -> str:
+        """Over loopback, for clients that know no sockets; holds the password."""
+        return urlunsplit(urlsplit(self.server.url(tcp=True))._replace(path=f"/{database}"))
+
     @contextmanager
     def site(self) -> Iterator[Site]:
         """A fresh database, gone with the block."""
@@ -89,11 +93,11 @@ class Host:
             site.close()
             self._admin.execute(f"drop database {name} with (force)")
 
-    def empty(self) -> str:
+    def empty(self, template: str = "template0") -> str:
         """The name of a fresh database without our schema, for somebody else's."""
         self._made += 1
         name = f"bench_{self._made}"
-        self._admin.execute(f"create database {name} template template0")
+        self._admin.execute(f"create database {name} template {template}")
         return name
 
     def drop(self, name: str) -> None:

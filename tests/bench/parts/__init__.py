@@ -10,8 +10,21 @@ from typing import TypeAlias
 
 from tests.bench.book import Book
 from tests.bench.host import Host
-from tests.bench.parts import bulk, costs, drain, enqueue, fairness, floor, idle, latency
-from tests.bench.parts import finished, pinned, pooler, storms, weight
+from tests.bench.parts import (
+    bulk,
+    costs,
+    drain,
+    enqueue,
+    fairness,
+    finished,
+    floor,
+    idle,
+    latency,
+    pinned,
+    pooler,
+    storms,
+    weight,
+)
 from tests.bench.plan import Plan
 
 Part: TypeAlias = Callable[[Host, Plan, Book], None]

@@ -36,7 +36,7 @@ def run(host: Host, plan: Plan, book: Book) -> None:
                 f"PgTaskStore.create_tasks, {batch:,} to a call": _by_python(site, batch),
             }
             book.compare("bulk", [
-                Measure(name, lambda way=way, n=count: _rate(site, way, n, batch))
+                Measure(name, lambda way=way, n=count, b=batch: _rate(way, n, b))
                 for name, way in ways.items()
             ])  # fmt: skip
             copied, by_sql, by_python = ways
@@ -44,7 +44,7 @@ def run(host: Host, plan: Plan, book: Book) -> None:
                 book.ratio("bulk", f"{ours} / COPY", ours, copied, least=_LEAST)
 
 
-def _rate(site: Site, way: Callable[[], None], count: int, batch: int) -> float:
+def _rate(way: Callable[[], None], count: int, batch: int) -> float:
     begun = time.perf_counter()
     for _ in range(count // batch):
         way()

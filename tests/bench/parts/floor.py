@@ -19,14 +19,17 @@ BATCHES = (1, 10, 100, 500)
 _SHARE = {1: 0.1, 10: 0.5}
 _LEAST = 0.4
 
-_MAKE_BARE = "create table public.bare (id bigint primary key, taken boolean not null default false)"
+_MAKE_BARE = (
+    "create table public.bare (id bigint primary key, taken boolean not null default false)"
+)
 _REFILL_BARE = "truncate public.bare"
 _FILL_BARE = "insert into public.bare select n from generate_series(1, %(count)s) n"
 
 _BARE_CLAIM = """
 with claimed as (
     update public.bare set taken = true where id = any (array(
-        select id from public.bare where not taken order by id limit {batch} for update skip locked))
+        select id from public.bare where not taken
+         order by id limit {batch} for update skip locked))
     returning id)
 select coalesce(array_agg(id), '{{}}') as ids from claimed \\gset
 """
@@ -36,7 +39,8 @@ _BARE_ONE = """
 with ended as (delete from public.bare where id = any (:ids::bigint[])),
 claimed as (
     update public.bare set taken = true where id = any (array(
-        select id from public.bare where not taken order by id limit {batch} for update skip locked))
+        select id from public.bare where not taken
+         order by id limit {batch} for update skip locked))
     returning id)
 select coalesce(array_agg(id), '{{}}') as ids from claimed \\gset
 """

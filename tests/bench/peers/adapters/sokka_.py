@@ -1,0 +1,54 @@
+"""sokka_pg, at the settings that its documentation names for short tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from common import BULK, Peer, main, payload
+
+from sokka_pg import ConnectionOptions, Sokka, WorkerOptions, migrate
+from sokka_pg.store_async import AsyncPgTaskStore
+
+
+class SokkaPeer(Peer):
+    name = "sokka_pg"
+    packages = ("sokka-pg", "psycopg")
+    setting = "100 slots, otherwise defaults"
+    source = "docs/performance.md"
+    history = "every event of every task, in SQL"
+    remaining = "select count(*) from sokka.tasks"
+
+    async def setup(self) -> None:
+        await asyncio.to_thread(migrate.upgrade, self.url)
+
+    async def open(self, clients: int) -> None:
+        options = ConnectionOptions(max_size=clients)
+        self.store = AsyncPgTaskStore(self.url, options=options)
+
+    async def enqueue(self, number: int) -> None:
+        await self.store.create_task("bench", payload(number), kind="count")
+
+    async def enqueue_many(self, numbers: Sequence[int]) -> None:
+        for first in range(0, len(numbers), BULK):
+            await self.store.create_tasks(
+                {"topic": "bench", "kind": "count", "data": payload(number)}
+                for number in numbers[first : first + BULK]
+            )
+
+    async def work(self, slots: int | None) -> None:
+        app = Sokka(self.url)
+
+        @app.task(topic="bench")
+        async def count(number: int, pad: str) -> None:
+            await self.handle(number)
+
+        options = WorkerOptions(schedules=False)
+        await app.worker({"bench": slots or 100}, options=options).run()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+if __name__ == "__main__":
+    main(SokkaPeer)
