@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,7 +49,11 @@ def measure(plan: Plan, parts: Sequence[str], major: str | None) -> Book:
         book = Book(host.environment(asdict(plan)), plan.rounds)
         for part in parts:
             begun = time.monotonic()
-            PARTS[part](host, plan, book)
+            try:
+                PARTS[part](host, plan, book)
+            except Exception as error:  # the other parts are worth having
+                traceback.print_exc()
+                book.leave_out(part, f"{type(error).__name__}: {error}")
             book.seconds[part] = round(time.monotonic() - begun, 1)
         book.close()
         return book

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ class Crew:
     def __init__(self, site: Site, topics: str, processes: int, *options: str,
                  url: str | None = None) -> None:
         self.site, self.topics, self.count = site, topics, processes
+        self.listens = "--pooler" not in options
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         many = ("--processes", str(processes)) if _SUPERVISED and processes > 1 else ()
         starts = 1 if many else processes
@@ -57,6 +59,11 @@ class Crew:
         for line in process.stdout:
             self.lines.put(line)
 
+    @property
+    def topic(self) -> str:
+        """The first of its topics."""
+        return re.split("[:,]", self.topics)[0]
+
     def check(self) -> None:
         for process in self._running:
             if process.poll() is not None:
@@ -69,15 +76,16 @@ class Crew:
         return sum(tree_rss(process.pid) for process in self._running)
 
     def wait_until_idle(self) -> None:
-        """All have started and sleep."""
-        topic = self.topics.partition(":")[0]
-        until(
-            lambda: self.site.ask(
-                "select count(*) >= %(count)s from sokka.idle_workers"
-                " where topic = %(topic)s and idle_until > sokka.clock()",
-                count=self.count, topic=topic,
-            ), "idle workers", self.check,
-        )  # fmt: skip
+        """All have started and sleep. One that does not listen never says that it is idle:
+        it has worked off a task."""
+        if self.listens:
+            until(
+                lambda: self.site.ask(_IDLE, count=self.count, topic=self.topic),
+                "idle workers", self.check,
+            )  # fmt: skip
+            return
+        self.site.fill(self.topic, 1)
+        until(lambda: self.site.ask(_EMPTY, topic=self.topic), "a first task", self.check)
 
     def close(self) -> None:
         left = [process for process in self._running if process.poll() is None]
@@ -145,7 +153,7 @@ def drain(
 
     The rate is the database's: from the first lease to the last record.
     """
-    host, topic = site.host, made.topics.partition(":")[0]
+    host, topic = site.host, made.topic
     made.wait_until_idle()
     site.line.run(calls.pause_topic(topic))
     since = site.ask("select sokka.clock()")
@@ -175,6 +183,10 @@ def drain(
     )
 
 
+_IDLE = """
+    select count(*) >= %(count)s from sokka.idle_workers
+     where topic = %(topic)s and idle_until > sokka.clock()
+"""
 _EMPTY = "select not exists (select from sokka.tasks where topic = %(topic)s)"
 _SECONDS = """
     select greatest(extract(epoch from max(finished_at) - min(leased_at)), 0.001)

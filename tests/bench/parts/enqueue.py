@@ -44,8 +44,12 @@ def bare(site: Site, clients: int, seconds: int) -> float:
 
 
 def ours(site: Site, clients: int, seconds: int, kind: str = "hold") -> float:
-    script = _OURS.format(data=_text(), kind=kind)
-    return pgbench.transactions_per_second(site, script, clients=clients, seconds=seconds)
+    return pgbench.transactions_per_second(site, script(kind), clients=clients, seconds=seconds)
+
+
+def script(kind: str) -> str:
+    """One call of create_task."""
+    return _OURS.format(data=_text(), kind=kind)
 
 
 @contextmanager
