@@ -15,7 +15,7 @@ declare
     v_id uuid;
 begin
     -- Under an old snapshot the counts of others cannot be seen: the sweep will do it.
-    if sokka.old_snapshot() then
+    if sokka.old_isolation() then
         return;
     end if;
     for v_id in select distinct u.id from unnest(p_ids) u (id) where u.id is not null order by 1 loop

@@ -20,12 +20,6 @@ create trigger tasks_departed after delete on sokka.tasks
     for each row when (old.candidate is not null or old.is_join)
     execute function sokka.note_departure();
 
--- old_snapshot: whether this transaction does not see what others commit meanwhile.
-create function sokka.old_snapshot() returns boolean
-language sql stable as $$
-    select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-$$;
-
 -- leave_orphans: of cancelled tasks, those that have children, which are to be cancelled
 -- too. Noted in the inbox, so that the sweep goes on where this call stops. Under an old
 -- snapshot children made since cannot be seen: then all of them are noted.
@@ -37,7 +31,7 @@ begin
     with parents as (
         insert into sokka.join_inbox (join_id, task_id)
         select u.id, u.id from unnest(p_task_ids) u (id)
-         where sokka.old_snapshot()
+         where sokka.old_isolation()
             or exists (select from sokka.tasks c where c.parent_task_id = u.id)
         returning join_id
     )
@@ -76,7 +70,7 @@ as $$
 declare
     v_woken uuid[];
 begin
-    if sokka.old_snapshot() then
+    if sokka.old_isolation() then
         -- One that fell asleep since cannot be seen: the sweep finds out.
         insert into sokka.join_inbox (join_id, task_id)
         select m.parent, m.child from unnest(p_parents, p_children) m (parent, child);
