@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.bench import host as hosts
+from tests.bench import html
 from tests.bench.book import Book, say
 from tests.bench.parts import PARTS
 from tests.bench.plan import PLANS, Plan
@@ -73,6 +74,7 @@ def write(book: Book, folder: Path, name: str) -> Path:
     }  # fmt: skip
     file = folder / f"{name}.json"
     file.write_text(json.dumps(found, indent=1, default=str) + "\n")
+    (folder / f"{name}.html").write_text(html.of_bench(found), encoding="utf-8")
     return file
 
 

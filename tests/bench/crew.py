@@ -36,6 +36,7 @@ class Crew:
         self.site, self.topics, self.count = site, topics, processes
         self.listens = "--pooler" not in options
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._readers: list[threading.Thread] = []
         many = ("--processes", str(processes)) if _SUPERVISED and processes > 1 else ()
         starts = 1 if many else processes
         # Logs go to a file: a pipe that nobody reads would stop the worker.
@@ -51,13 +52,16 @@ class Crew:
             cwd=ROOT, env={**os.environ, "SOKKA_DATABASE_URL": url, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        self._readers.append(reader)
         return process
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self.lines.put(line)
+        with process.stdout as said:
+            for line in said:
+                self.lines.put(line)
 
     @property
     def topic(self) -> str:
@@ -96,6 +100,8 @@ class Crew:
                 process.wait(15)
             except subprocess.TimeoutExpired:
                 _end_tree(process)
+        for reader in self._readers:
+            reader.join(5)
 
 
 def _end_tree(process: subprocess.Popen[str]) -> None:

@@ -152,12 +152,14 @@ class Wal:
 
 
 @contextmanager
-def running(major: str | None = None, tcp: bool = False) -> Iterator[Host]:
+def running(
+    major: str | None = None, tcp: bool = False, **changed: str
+) -> Iterator[Host]:
     """A durable server of this major version (default: the first found)."""
     binaries = embedded.find_binaries(major)
     listen = "127.0.0.1" if tcp else None
     with embedded.Server.temporary(
-        binaries=binaries, settings=SETTINGS, listen=listen
+        binaries=binaries, settings=SETTINGS | changed, listen=listen
     ) as server:
         host = Host(server)
         try:

@@ -12,14 +12,17 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.bench.host import Site
 
+_A_LOOK = 10
+
 
 def transactions_per_second(
     site: Site, script: str, *, clients: int = 1, seconds: int | None = None,
     transactions: int | None = None, variables: Mapping[str, str] | None = None,
     url: str | None = None, protocol: str = "prepared",
 ) -> float:
-    """Run one script; either for ``seconds`` or ``transactions`` times per client."""
-    length = ["-T", str(seconds)] if seconds else ["-t", str(transactions)]
+    """Run one script; either for ``seconds`` or ``transactions`` times per client. No second
+    at all is a look at whether it runs."""
+    length = ["-T", str(seconds)] if seconds else ["-t", str(transactions or _A_LOOK)]
     given = [word for k, v in (variables or {}).items() for word in ("-D", f"{k}={v}")]
     target = conninfo_to_dict(url or site.url)
     with tempfile.TemporaryDirectory() as folder:

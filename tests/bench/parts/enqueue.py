@@ -128,7 +128,7 @@ def _by_python(site: Site, plan: Plan, book: Book) -> None:
         def rate(clients: int) -> float:
             with ThreadPoolExecutor(clients) as threads:
                 begun = time.perf_counter()
-                ends = [begun + plan.seconds] * clients
+                ends = [begun + max(plan.seconds, 0.1)] * clients
                 total = sum(threads.map(enqueue, ends))
                 return total / (time.perf_counter() - begun)
 

@@ -17,7 +17,7 @@ _MOST_WAL = 1100.0
 def run(host: Host, plan: Plan, book: Book) -> None:
     for _ in range(plan.rounds):
         with host.site() as site, crew(site, f"weighed:{SLOTS}") as made:
-            _once(site, made, plan.finished_wal_tasks, book)
+            _once(site, made, plan.weighed, book)
     total = [sum(pair) for pair in zip(
         book.values("weight", "log to enqueue"), book.values("weight", "log to work"), strict=True
     )]  # fmt: skip

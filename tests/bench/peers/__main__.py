@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from tests.bench import host as hosts
+from tests.bench import html
 from tests.bench.__main__ import OUTPUT
 from tests.bench.book import say
 from tests.bench.peers import measures, tables
@@ -192,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file.write_text(json.dumps(found, indent=1, default=str) + "\n")
     table = tables.of_peers(found)
     (given.output / "peers.md").write_text(table)
+    (given.output / "peers.html").write_text(html.of_peers(found), encoding="utf-8")
     print(table)
     say(f"written: {file}")
 

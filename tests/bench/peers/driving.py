@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 import psycopg
 
 from tests.bench.host import Host
@@ -65,27 +64,36 @@ class Driver:
         finally:
             self.host.drop(name)
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *words: object, told: bool = False) -> subprocess.Popen[str]:
+        """A verb in a process of its own; ``told``: it begins when it is sent a line."""
         # What it says goes to a file: nobody reads a pipe of complaints.
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (the process outlives this call)
         process = subprocess.Popen(
             [*self._command, *map(str, words)], env=self._environment, text=True,
-            stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
         )  # fmt: skip
         process.log = log  # type: ignore[attr-defined]
         return process
 
     def ask(self, *words: object, patience_s: float = PATIENCE_S) -> Any:
         """The answer of a verb that ends by itself."""
-        process = self.start(*words)
+        said = self.hear(self.start(*words), patience_s)
+        return json.loads(said.strip().splitlines()[-1])
+
+    def hear(self, process: subprocess.Popen[str], patience_s: float = PATIENCE_S) -> str:
+        """All that a process says until it ends."""
+        verb = cast(list[str], process.args)[len(self._command)]
         try:
             said, _ = process.communicate(timeout=patience_s)
+            if process.returncode:
+                raise PeerFailed(f"{verb}: {last_words(process)}")
+            return said
         except subprocess.TimeoutExpired:
             end(process)
-            raise PeerFailed(f"{words[0]}: not done after {patience_s:.0f} s") from None
-        if process.returncode:
-            raise PeerFailed(f"{words[0]}: {last_words(process)}")
-        return json.loads(said.strip().splitlines()[-1])
+            raise PeerFailed(f"{verb}: not done after {patience_s:.0f} s") from None
+        finally:
+            cast(Any, process).log.close()
 
 
 class Database:
@@ -116,9 +124,10 @@ class Database:
     def workers(self, count: int, slots: int, sleep_ms: float, echo: bool) -> Iterator[Listening]:
         verb = "echo" if echo else "work"
         listening = Listening(
-            [self.driver.start(verb, self.url, slots, sleep_ms) for _ in range(count)]
+            [self.driver.start(verb, self.url, slots, sleep_ms, told=True) for _ in range(count)]
         )
         try:
+            listening.release()
             yield listening
         finally:
             listening.close()
@@ -133,15 +142,31 @@ class Listening:
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         self.marks: queue.SimpleQueue[Mark] = queue.SimpleQueue()
-        for number, process in enumerate(processes):
-            threading.Thread(target=self._read, args=(number, process), daemon=True).start()
+        self._readers = [
+            threading.Thread(target=self._read, args=(number, process), daemon=True)
+            for number, process in enumerate(processes)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def release(self) -> None:
+        """Let them begin, all at once, when all have loaded what they need."""
+        deadline = time.monotonic() + PATIENCE_S
+        for _ in self._processes:
+            if self.take(deadline) is None:
+                raise PeerFailed("work: not ready")
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.close()
 
     def _read(self, number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            words = line.split()
-            if len(words) == 3 and words[0] in ("h", "s"):
-                self.marks.put(Mark(number, words[0], int(words[1]), int(words[2])))
+        with process.stdout as said:
+            for line in said:
+                words = line.split()
+                if len(words) == 3 and words[0] in ("r", "h", "s"):
+                    self.marks.put(Mark(number, words[0], int(words[1]), int(words[2])))
 
     def take(self, deadline: float) -> Mark | None:
         """The next mark; None when the time (of time.monotonic) is over."""
@@ -154,14 +179,13 @@ class Listening:
                         raise PeerFailed(f"work: {last_words(process)}") from None
         return None
 
-    def cpu_s(self) -> float:
-        return sum(
-            sum(psutil.Process(process.pid).cpu_times()[:2]) for process in self._processes
-        )
-
     def close(self) -> None:
         for process in self._processes:
             end(process)
+        for reader in self._readers:
+            reader.join(5)
+        for process in self._processes:
+            cast(Any, process).log.close()
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def latencies(database: Database, size: Size, half_load: bool) -> list[float]:
         producer = database.driver.start(
             "produce", database.url, count + warm_up, gap_ms, "steady" if half_load else "gaps"
         )
-        asked = _asked(producer)
+        asked = _asked(database.driver.hear(producer))
         started = _started(working, len(asked))
     return [
         (started[number] - at) / 1e6
@@ -123,8 +122,7 @@ def _wait_for_first(database: Database, working: Listening) -> None:
     time.sleep(0.3)
 
 
-def _asked(producer: subprocess.Popen[str]) -> dict[int, int]:
-    said, _ = producer.communicate(timeout=60)
+def _asked(said: str) -> dict[int, int]:
     lines = [line.split() for line in said.splitlines() if line.startswith("e ")]
     return {int(number): int(at) for _, number, at in lines}
 

@@ -107,6 +107,10 @@ export async function main(make) {
   else if (verb === "produce") await produce(peer, Number(rest[0]), Number(rest[1]), rest[2] === "steady");
   else if (working) {
     process.on("SIGTERM", () => process.exit(0));
+    // Say that all is loaded, wait for the word, and work until SIGTERM.
+    tell("r", 0, 0);
+    await new Promise((resolve) => process.stdin.once("data", resolve));
+    process.stdin.destroy();
     await peer.work(Number(rest[0]) || null);
     return;
   } else throw new Error(`no verb ${verb}`);

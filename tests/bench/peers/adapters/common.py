@@ -178,10 +178,11 @@ async def _produce(peer: Peer, count: int, gap_ms: float, steady: bool) -> None:
 
 
 async def _until_told(peer: Peer, slots: int | None) -> None:
-    loop = asyncio.get_running_loop()
-    work = asyncio.ensure_future(peer.work(slots))
-    loop.add_signal_handler(signal.SIGTERM, os._exit, 0)
-    await work
+    """Say that all is loaded, wait for the word, and work until SIGTERM."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
+    os.write(1, b"r 0 0\n")
+    sys.stdin.readline()
+    await peer.work(slots)
 
 
 def _describe(kind: type[Peer]) -> dict[str, object]:
