@@ -158,8 +158,8 @@ exception when data_exception then
 end
 $$;
 
--- old_isolation: whether this transaction does not see what others commit meanwhile.
-create function sokka.old_isolation() returns boolean
+-- old_snapshot: whether this transaction does not see what others commit meanwhile.
+create function sokka.old_snapshot() returns boolean
 language sql stable as $$
     select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
 $$;
@@ -169,7 +169,7 @@ $$;
 create function sokka.check_isolation() returns void
 language plpgsql as $$
 begin
-    if sokka.old_isolation() then
+    if sokka.old_snapshot() then
         perform sokka.refuse('25001',
             'a lease verb needs a READ COMMITTED transaction',
             jsonb_build_object('isolation', current_setting('transaction_isolation'),

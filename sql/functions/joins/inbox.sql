@@ -31,7 +31,7 @@ begin
     with parents as (
         insert into sokka.join_inbox (join_id, task_id)
         select u.id, u.id from unnest(p_task_ids) u (id)
-         where sokka.old_isolation()
+         where sokka.old_snapshot()
             or exists (select from sokka.tasks c where c.parent_task_id = u.id)
         returning join_id
     )
@@ -66,11 +66,12 @@ $$;
 create function sokka.wake_waiting(p_parents uuid[], p_children uuid[], p_now timestamptz) returns void
 language plpgsql
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     v_woken uuid[];
 begin
-    if sokka.old_isolation() then
+    if sokka.old_snapshot() then
         -- One that fell asleep since cannot be seen: the sweep finds out.
         insert into sokka.join_inbox (join_id, task_id)
         select m.parent, m.child from unnest(p_parents, p_children) m (parent, child);

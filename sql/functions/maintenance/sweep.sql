@@ -53,9 +53,10 @@ begin
 end
 $$;
 
--- full_scan_due: whether a scan must begin at the left end.
+-- full_scan_due: whether a scan must begin at the left end. Stable, for extract is: as an
+-- immutable one it could not be evaluated in place, and was parsed once a transaction.
 create function sokka.full_scan_due(p_hint jsonb, p_now timestamptz) returns boolean
-language sql immutable as $$
+language sql stable as $$
     select coalesce(
         extract(epoch from p_now)::double precision - (p_hint ->> 'at')::double precision
             not between 0 and greatest(1, 20 * (p_hint ->> 'took')::double precision),

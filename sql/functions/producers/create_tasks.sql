@@ -82,7 +82,8 @@ begin
     end if;
     select array_agg(distinct s.topic order by s.topic), bool_or(sokka.travels_badly(s.data))
       into topics, aside
-      from sokka.spec_fields(p_specs) s
+      -- Fenced off, so that plain_options is given values and can be evaluated in place.
+      from (select f.* from sokka.spec_fields(p_specs) f offset 0) s
     having bool_and(coalesce(octet_length(s.data::text), 0) <= v_max_bytes
         and sokka.plain_options(s.topic, s.kind, s.sub_topic, s.priority, s.run_at,
             s.max_attempts, s.timeout, s.expires_at, s.headers, s.max_losses, s.on_conflict));

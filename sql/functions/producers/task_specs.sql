@@ -299,6 +299,7 @@ create function sokka.specs_by_id(p_specs sokka.task_spec[], p_ids uuid[], p_amo
 returns setof sokka.task_spec
 language plpgsql
 set enable_nestloop = off
+set jit = off
 as $$
 begin
     return query

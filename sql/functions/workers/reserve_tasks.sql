@@ -45,7 +45,7 @@ begin
        (cardinality(p_limits) <> cardinality(p_topics) or 0 > any (p_limits)) then
         perform sokka.refuse_argument('limits', 'must hold one count for each topic, none negative');
     end if;
-    if sokka.old_isolation() then
+    if sokka.old_snapshot() then
         perform sokka.check_isolation();
     end if;
 end
