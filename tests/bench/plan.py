@@ -14,7 +14,7 @@ class Plan:
     name: str = "standard"
     rounds: int = 3
     seconds: int = 1
-    tasks: int = 15_000
+    tasks: int = 20_000
     large: int = 100_000
     finished: int = 1_000_000
     leases: int = 10_000

@@ -75,6 +75,7 @@ def lines(
             axes.plot(x, y, label=name, color=colour, lw=1.5, marker="o" if len(x) < 9 else None)
         if logarithmic:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
@@ -119,7 +120,7 @@ def of_peers(found: Mapping[str, Any]) -> dict[str, str]:
             (name, statistics.median(v), min(v), max(v))
             for name in values if (v := values[name].get(measure))
         ]  # fmt: skip
-        unit = "ms" if "pickup" in measure else "" if "/" in measure else "tasks/s"
+        unit = _unit(measure)
         if not measure.endswith(("p95", "last fifth")):
             plots[f"peers-{_slug(measure)}"] = peer_bars(measure, unit, rows)
     pinned = [
@@ -131,6 +132,14 @@ def of_peers(found: Mapping[str, Any]) -> dict[str, str]:
             "under an old snapshot", "fifth of the tasks", "tasks/s", pinned
         )
     return plots
+
+
+def _unit(measure: str) -> str:
+    if measure.startswith("pickup"):
+        return "ms"
+    if measure.startswith("log"):
+        return "bytes"
+    return "" if "/" in measure else "tasks/s"
 
 
 def peer_bars(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]]) -> str:

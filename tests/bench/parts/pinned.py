@@ -43,8 +43,8 @@ def run(host: Host, plan: Plan, book: Book) -> None:
 def _rates(host: Host, count: int, held: bool) -> list[float]:
     with host.site() as site, crew(site, f"pinned:{SLOTS}", 2) as made:
         with _old_snapshot(site) if held else _nothing():
-            # A look at what is left walks over all that is dead.
-            drain(site, made, count, lambda: _fill(site, count), every_s=1.0,
+            # A look at what is left walks over all that is dead: few looks.
+            drain(site, made, count, lambda: _fill(site, count), every_s=max(0.5, count / 50_000),
                   patience_s=60 + count / 500)  # fmt: skip
         rows = site.line.connection.execute(_FIFTHS, {"fifths": FIFTHS}).fetchall()
         return [float(rate) for (rate,) in rows]

@@ -29,9 +29,10 @@ def run(host: Host, plan: Plan, book: Book) -> None:
 
 def _once(site: Site, made: Crew, count: int, book: Book) -> None:
     host = site.host
+    book.add("weight", "a waiting task, with its indexes", _waiting(site, count), "bytes/task")
     # Pages and plans are warm before anything counts.
     drain(site, made, count // 5, lambda: site.fill("weighed", count // 5))
-    before = _bytes(site)
+    before = _bytes(site, "finished_tasks%")
     enqueued: list[tuple[float, float]] = []
 
     def fill() -> None:
@@ -43,18 +44,27 @@ def _once(site: Site, made: Crew, count: int, book: Book) -> None:
         ))  # fmt: skip
 
     found = drain(site, made, count, fill)
-    after = _bytes(site)
+    after = _bytes(site, "finished_tasks%")
     book.add("weight", "log to enqueue", enqueued[0][0], "bytes/task")
     book.add("weight", "log to work", found.wal_bytes, "bytes/task")
     book.add("weight", "page images in the log", enqueued[0][1] + found.wal_page_images, "/task")
     book.add("weight", "a finished task, with its indexes",
-             (after["finished"] - before["finished"]) / count, "bytes/task")  # fmt: skip
+             (after - before) / count, "bytes/task")  # fmt: skip
 
 
-def _bytes(site: Site) -> dict[str, int]:
-    query = """
-        select coalesce(sum(pg_total_relation_size(c.oid)), 0)
-          from pg_class c join pg_namespace n on n.oid = c.relnamespace
-         where n.nspname = 'sokka' and c.relkind = 'r' and c.relname like %(pattern)s
-    """
-    return {"finished": int(site.ask(query, pattern="finished_tasks%"))}
+def _waiting(site: Site, count: int) -> float:
+    """Of a topic that nobody serves."""
+    before = _bytes(site, "tasks")
+    site.fill("waiting", count)
+    return (_bytes(site, "tasks") - before) / count
+
+
+def _bytes(site: Site, pattern: str) -> int:
+    return int(site.ask(_BYTES, pattern=pattern))
+
+
+_BYTES = """
+    select coalesce(sum(pg_total_relation_size(c.oid)), 0)
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'sokka' and c.relkind = 'r' and c.relname like %(pattern)s
+"""

@@ -62,6 +62,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 ONE, EIGHT, BULK = "enqueue, 1 client", "enqueue, 8 clients", "enqueue in bulk"
 DRAIN_1, DRAIN_2 = "drain, 1 process", "drain, 2 processes"
+LOG = "log, enqueue in bulk to end, bytes per task"
 _DRAINS = {1: DRAIN_1, 2: DRAIN_2}
 
 
@@ -91,7 +92,11 @@ def _drain(processes: int) -> Measure:
         name = database.driver.name
         count = int(results.rate(name, DRAIN_1) * size.drain_seconds * (1 + 0.7 * (processes - 1)))
         count = max(200 * processes, min(count, _MOST_WAITING * processes))
+        before = database.driver.host.wal().bytes
         results.add(name, _DRAINS[processes], measures.drain(database, count, processes))
+        if processes == 1:
+            log = database.driver.host.wal().bytes - before
+            results.add(name, LOG, log / count)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 
 OURS = "sokka_pg"
 # Of these less is better.
-LATENCY = "pickup"
+LESS_IS_BETTER = ("pickup", "log")
 
 
 def of_peers(found: Mapping[str, Any]) -> str:
@@ -29,7 +29,7 @@ def _medians(values: Any, names: Sequence[str], measures: Sequence[str]) -> str:
         for measure in measures
     ]
     return (
-        "Medians: tasks a second, milliseconds for pickups.\n\n"
+        "Medians: tasks a second, milliseconds for pickups, bytes for the log.\n\n"
         + table(["", *names], rows)
     )
 
@@ -48,15 +48,15 @@ def _ratios(values: Any, names: Sequence[str], measures: Sequence[str]) -> str:
         rows.append(row)
     others = [name for name in names if name != OURS]
     return (
-        "sokka_pg against each: how many times as much, and for pickups how many times as "
-        "soon. Above 1 sokka_pg is ahead.\n\n" + table(["", *others], rows)
+        "sokka_pg against each: how many times as much; for pickups and the log, how many times "
+        "as little. Above 1 sokka_pg is ahead.\n\n" + table(["", *others], rows)
     )
 
 
 def _times(ours: float | None, theirs: float | None, measure: str) -> str:
     if not ours or not theirs:
         return ""
-    return f"{theirs / ours if measure.startswith(LATENCY) else ours / theirs:.2f}"
+    return f"{theirs / ours if measure.startswith(LESS_IS_BETTER) else ours / theirs:.2f}"
 
 
 def _median(values: Any, name: str, measure: str) -> float | None:
