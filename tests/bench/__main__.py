@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 import traceback
@@ -54,7 +55,7 @@ def measure(plan: Plan, parts: Sequence[str], major: str | None) -> Book:
                 PARTS[part](host, plan, book)
             except Exception as error:  # the other parts are worth having
                 traceback.print_exc()
-                book.leave_out(part, f"{type(error).__name__}: {error}")
+                book.failed[part] = f"{type(error).__name__}: {error}"
             book.seconds[part] = round(time.monotonic() - begun, 1)
         book.close()
         return book
@@ -70,7 +71,7 @@ def write(book: Book, folder: Path, name: str) -> Path:
         "environment": book.environment, "figures": [asdict(each) for each in book.figures],
         "ratios": [asdict(each) for each in book.ratios],
         "curves": [asdict(each) for each in book.curves],
-        "left_out": book.left_out, "seconds": book.seconds,
+        "left_out": book.left_out, "failed": book.failed, "seconds": book.seconds,
     }  # fmt: skip
     file = folder / f"{name}.json"
     file.write_text(json.dumps(found, indent=1, default=str) + "\n")
@@ -78,15 +79,23 @@ def write(book: Book, folder: Path, name: str) -> Path:
     return file
 
 
+def end_in_order() -> None:
+    """SIGTERM ends a run as Ctrl-C does, so that its server goes with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     given = options(arguments)
     plan, parts = chosen(given)
+    end_in_order()
     book = measure(plan, parts, given.pg)
     file = write(book, given.output, "bench")
-    say(f"written: {file}")
+    say(f"written: {file}, in {sum(book.seconds.values()):.0f} s")
     for ratio in book.ratios:
         verdict = ("reached" if ratio.reached else "missed") if ratio.wanted else ""
         print(f"{ratio.part:14} {ratio.name:80} {ratio.value:8.3f} {ratio.wanted:8} {verdict}")
+    if book.failed:
+        sys.exit(f"failed: {', '.join(book.failed)}")
 
 
 if __name__ == "__main__":

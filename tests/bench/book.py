@@ -43,6 +43,7 @@ class Book:
     ratios: list[Ratio] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _values: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
 
@@ -90,6 +91,7 @@ class Book:
         say(f"{part}: {name} = {value:.3g} {found.wanted}")
 
     def leave_out(self, part: str, reason: str) -> None:
+        """It cannot be measured here, and that is no fault."""
         self.left_out[part] = reason
         say(f"{part}: left out: {reason}")
 

@@ -30,7 +30,7 @@ def of_bench(found: Mapping[str, Any]) -> str:
         body.append(_table(*tables.figures(found, part)))
         head, rows = tables.ratios(found, part)
         body.append(_table(head, rows) if rows else "")
-    left_out = [[part, why] for part, why in found["left_out"].items()]
+    left_out = [[part, why] for part, why in {**found["left_out"], **found["failed"]}.items()]
     body.append("<h2>Left out</h2>" + _table(["", "why"], left_out) if left_out else "")
     return _page("Bench", body)
 

@@ -46,7 +46,7 @@ def results(book: Book) -> dict[str, Any]:
     found = {
         "environment": book.environment, "figures": [asdict(f) for f in book.figures],
         "ratios": [asdict(r) for r in book.ratios], "curves": [asdict(c) for c in book.curves],
-        "left_out": book.left_out, "seconds": book.seconds,
+        "left_out": book.left_out, "failed": book.failed, "seconds": book.seconds,
     }  # fmt: skip
     answer: dict[str, Any] = json.loads(json.dumps(found, default=str))
     return answer

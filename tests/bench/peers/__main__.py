@@ -15,7 +15,7 @@ import psycopg
 
 from tests.bench import host as hosts
 from tests.bench import html
-from tests.bench.__main__ import OUTPUT
+from tests.bench.__main__ import OUTPUT, end_in_order
 from tests.bench.book import say
 from tests.bench.peers import measures, tables
 from tests.bench.peers.driving import Database, Driver, PeerFailed
@@ -180,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = options(arguments)
     names = [name.strip() for name in given.peers.split(",")] if given.peers else []
     results, size = Results(), SIZES[given.size]
+    end_in_order()
     with hosts.running(given.pg, tcp=True) as host:
         environment = host.environment({**asdict(size), **{
             name: getattr(given, name) for name in ("rounds", "latency_rounds", "pinned_rounds")

@@ -22,7 +22,7 @@ class Pgqueuer(Peer):
     # guides/performance-tuning: a larger batch for short jobs, a direct asyncpg connection
     # for the manager, "pgq autovac"; durability stays at "durable", its default.
     setting = f"asyncpg, batch_size={_BATCH}, durable, autovacuum as recommended, uvloop"
-    source = "https://pgqueuer.readthedocs.io (guides/performance-tuning)"
+    source = "https://janbjorge.github.io/pgqueuer/ (guides/performance-tuning)"
     history = "a log row for each status of a job"
     remaining = "select count(*) from pgqueuer"
 
