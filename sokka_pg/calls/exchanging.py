@@ -59,8 +59,9 @@ class Grant(NamedTuple):
     parent_task_id: UUID | None
     candidate: int | None
 
+    @property
     def size(self) -> int:
-        """About how many bytes its payloads take."""
+        """The bytes of its payloads, about."""
         return len(self.data_text or "") + len(self.checkpoint_text or "")
 
     def read(self) -> LeasedTask:

@@ -218,6 +218,8 @@ def _uuid(value: Any) -> UUID:
 
 
 def _utc(value: Any) -> datetime:
+    if isinstance(value, datetime) and value.tzinfo is UTC:
+        return value
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     if moment.tzinfo is None:
         raise TypeError("the driver dropped the time zone of a timestamptz")

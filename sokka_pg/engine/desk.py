@@ -56,7 +56,7 @@ class EngineSettings:
     limits: Mapping[str, int]
     slots: int
     lease_s: float = 30.0
-    prefetch_most: int = 200
+    prefetch_most: int = 500
     poll_s: float = 1.0
     sweep_s: float = 1.0
     mark_s: float = 60.0
@@ -179,6 +179,8 @@ class Engine:
         self._settled(through)
         for task in event.leases:
             self._received(task, event.sent_at, now)
+        if event.leases:
+            self._pace.weighed(len(event.leases), event.size)
         if isinstance(call, words.Exchange) and call.max_tasks > 0:
             self._fed(len(event.leases), call.max_tasks, now)
         for settlement, answer in through:
@@ -331,6 +333,10 @@ class Engine:
         if not reserve or self.outbox.isolating:
             return words.Exchange(settlements, (), (), 0)
         want, by_topic = self._wanted(now)
+        # what is too large for one call must not grow in number meanwhile
+        want = max(0, want - self.outbox.left_over)
+        if not want:
+            return words.Exchange(settlements, (), (), 0)
         return words.Exchange(settlements, tuple(by_topic), tuple(by_topic.values()), want)
 
     def _wanted(self, now: float) -> tuple[int, dict[str, int]]:

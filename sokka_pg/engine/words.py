@@ -74,6 +74,11 @@ class Settlement:
     uncertain: bool = False
     tries: int = 0
 
+    @property
+    def size(self) -> int:
+        """The bytes of its result, about; errors are short."""
+        return len(self.arg) if isinstance(self.arg, str) else 0
+
 
 @dataclass(slots=True)
 class Answer:
@@ -118,11 +123,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """Answer to ``Exchange``: one per settlement, in order, and the new leases."""
+    """Answer to ``Exchange``: one per settlement, in order, and the new leases.
+
+    ``size``: the bytes of their payloads, about.
+    """
 
     sent_at: float
     answers: Sequence[Answer]
     leases: Sequence[Leased]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

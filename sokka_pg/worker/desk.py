@@ -116,7 +116,7 @@ class Desk:
             ACCEPTED if detail is None and verdict == "ok" else Answer(verdict, detail)
             for verdict, detail in found.verdicts
         ]
-        return words.Exchanged(sent_at, answers, leases)
+        return words.Exchanged(sent_at, answers, leases, sum([each.size for each in leases]))
 
     async def _sweep(self) -> words.SweepDone:
         sent_at = monotonic()

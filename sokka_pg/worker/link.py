@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, IsolationLevel
 
 from sokka_pg.calls import Call
 from sokka_pg.connections import ConnectionOptions, connect_arguments
-from sokka_pg.connections.sending import send_async
+from sokka_pg.connections.sending import send_async, send_explicit_async
 from sokka_pg.lease_keeper import shut
 from sokka_pg.translate import from_connecting
 
@@ -42,8 +42,7 @@ class Link:
             with self._cut_after(connection):
                 if not self._explicit:
                     return await send_async(connection, call, self._schema, foreign=False)
-                async with connection.transaction():
-                    return await send_async(connection, call, self._schema, foreign=True)
+                return await send_explicit_async(connection, call, self._schema)
         except BaseException:
             # whatever it was, a fresh connection has no part in it
             await self.close()

@@ -71,12 +71,15 @@ async def test_handlers_that_do_not_wait_share_one_lane(track: Track) -> None:
 
 
 async def test_handlers_that_waited_leave_their_lanes_to_others(track: Track) -> None:
-    async def waits() -> int:
-        await asyncio.sleep(0.001)
+    barrier = asyncio.Barrier(10)
+
+    async def meets() -> int:
+        await barrier.wait()
+        await asyncio.sleep(0)
         return id(asyncio.current_task())
 
     for _ in range(5):
-        attempts = [track.put(waits) for _ in range(10)]
+        attempts = [track.put(meets) for _ in range(10)]
         ends = [await track.end_of(each) for each in attempts]
         assert len({end.arg for end in ends if end is not None}) == 10
     assert len(track.lanes) == 10
