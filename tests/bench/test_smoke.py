@@ -20,7 +20,7 @@ from tests.bench import html, page, tables
 from tests.bench.book import Book, Measure
 from tests.bench.parts import PARTS
 from tests.bench.peers import __main__ as peers
-from tests.bench.peers import measures
+from tests.bench.peers import measures, targets
 from tests.bench.peers.driving import Driver, Mark
 from tests.bench.peers.environments import RECIPES
 from tests.bench.peers.tables import of_peers
@@ -156,6 +156,25 @@ def test_our_own_adapter_does_what_is_asked_of_peers(driver: Driver) -> None:
     })  # fmt: skip
     assert "drain, 2 processes" in table
     assert "x: not run" in table
+
+
+def test_peers_are_judged_by_the_best_of_them() -> None:
+    about = {
+        "sokka_pg": {"runtime": "Python 3.11", "history": "all"},
+        "slow": {"runtime": "Python 3.11", "history": "rows"},
+        "fast": {"runtime": "Node 22", "history": "none kept"},
+    }
+    log = "log, enqueue in bulk to end, bytes per task"
+    values = {
+        "sokka_pg": {"drain, 1 process": [30.0, 10.0, 20.0], log: [9.0], "pickup idle, p50": [3.0]},
+        "slow": {"drain, 1 process": [10.0], log: [10.0], "pickup idle, p50": [2.0]},
+        "fast": {"drain, 1 process": [40.0], log: [1.0]},
+    }
+    found = targets.of_peers({"peers": about, "values": values})
+    assert [(each.value, each.reached) for each in found] == [
+        (2.0, True), (0.5, False), (1.5, False), (0.9, True),
+    ]  # fmt: skip
+    assert "fast" in found[1].name
 
 
 def test_fifths_are_read_between_marks() -> None:

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OURS = "sokka_pg"
+from tests.bench.peers import targets
+from tests.bench.peers.targets import OURS
+
 # Of these less is better.
 LESS_IS_BETTER = ("pickup", "log")
 
@@ -17,10 +19,18 @@ def of_peers(found: Mapping[str, Any]) -> str:
     names = [name for name in found["peers"] if name in values]
     measures = list(dict.fromkeys(m for name in names for m in values[name]))
     parts = [
-        _medians(values, names, measures), _ratios(values, names, measures),
+        _targets(found), _medians(values, names, measures), _ratios(values, names, measures),
         _settings(found["peers"]), _failed(found["failed"]),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _targets(found: Mapping[str, Any]) -> str:
+    rows = [
+        [each.name, number(each.value), each.wanted, "reached" if each.reached else "missed"]
+        for each in targets.of_peers(found)
+    ]
+    return "What is hoped for:\n\n" + table(["", "value", "wanted", ""], rows) if rows else ""
 
 
 def _medians(values: Any, names: Sequence[str], measures: Sequence[str]) -> str:

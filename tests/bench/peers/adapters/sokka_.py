@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from common import BULK, Peer, main, payload
 
-from sokka_pg import ConnectionOptions, Sokka, WorkerOptions, migrate
+from sokka_pg import ConnectionOptions, Sokka, WorkerOptions
 from sokka_pg.store_async import AsyncPgTaskStore
 
 
@@ -20,7 +20,9 @@ class SokkaPeer(Peer):
     remaining = "select count(*) from sokka.tasks"
 
     async def setup(self) -> None:
-        await asyncio.to_thread(migrate.upgrade, self.url)
+        from tests.servers import load_newest  # the SQL of this checkout, as in the bench
+
+        await asyncio.to_thread(load_newest, self.url)
 
     async def open(self, clients: int) -> None:
         options = ConnectionOptions(max_size=clients)
