@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,8 @@ class Runner:
         self._threads = Threads(slots)
         self._children = children
         self._attempts: dict[int, Attempt] = {}
+        self._over: deque[tuple[Attempt, Settlement | None]] = deque()
+        self._told = False
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(self._loop, self._ended)
 
@@ -130,12 +133,22 @@ class Runner:
         self._from_thread(attempt, settlement)
 
     def _from_thread(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        self._over.append((attempt, settlement))
+        if self._told:
+            return  # the loop will come and find it
+        self._told = True
         try:
-            self._loop.call_soon_threadsafe(self._ended, attempt, settlement)
+            self._loop.call_soon_threadsafe(self._take_over)
         except RuntimeError:  # the loop is gone, and the worker with it
             log.debug("task %s ended after its worker", attempt.task.task_id)
 
     # --- on the loop ------------------------------------------------------
+
+    def _take_over(self) -> None:
+        # first: whoever ends from now on tells again
+        self._told = False
+        while self._over:
+            self._ended(*self._over.popleft())
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         attempt.over, attempt.unit, attempt.kill = True, None, None
