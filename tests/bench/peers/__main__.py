@@ -55,6 +55,8 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-rounds", type=int, default=2)
     parser.add_argument("--pinned-rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10.0,
+                        help="no further round is begun after that long")  # fmt: skip
     parser.add_argument("--pg", help="major version of the server, or its folder of programs")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the results")
     return parser.parse_args(arguments)
@@ -130,17 +132,19 @@ _THROUGHPUT = (_single(1), _single(8), _bulk, _drain(1), _drain(2))
 _LATENCY = (_latency(False), _latency(True))
 
 
-def schedule(given: argparse.Namespace) -> list[Measure]:
-    """The measures in their order; every peer takes its turn at each."""
-    found: list[Measure] = [_calibrate]
+def schedule(given: argparse.Namespace) -> list[list[Measure]]:
+    """The measures of each round in their order; every peer takes its turn at each."""
+    found: list[list[Measure]] = [[_calibrate]]
     rounds = max(given.rounds, given.latency_rounds, given.pinned_rounds)
     for turn in range(rounds):
+        todo: list[Measure] = []
         if turn < given.rounds:
-            found += _THROUGHPUT
+            todo += _THROUGHPUT
         if turn < given.latency_rounds:
-            found += _LATENCY
+            todo += _LATENCY
         if turn < given.pinned_rounds:
-            found.append(_pinned)
+            todo.append(_pinned)
+        found.append(todo)
     return found
 
 
@@ -187,8 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }})  # fmt: skip
         begun = time.monotonic()
         drivers = _drivers(host, names, given.output, results)
-        if drivers:
-            measure(drivers, schedule(given), size, results)
+        for turn, todo in enumerate(schedule(given)):
+            passed_s = time.monotonic() - begun
+            if not drivers or (turn > 1 and passed_s > given.minutes * 60):
+                say(f"{passed_s:.0f} s have passed: no round after {turn - 1}")
+                break
+            measure(drivers, todo, size, results)
         found = {
             "environment": environment, "peers": {each.name: each.about for each in drivers},
             "values": results.values, "pinned": results.pinned, "failed": results.failed,
