@@ -6,3 +6,4 @@ drop function
     sokka.plain_options, sokka.create_checked_task, sokka.spec_fields, sokka.look_at_specs,
     sokka.insert_plain_specs;
 drop trigger tasks_departed on sokka.tasks;
+alter table sokka.tasks set (fillfactor = 70);

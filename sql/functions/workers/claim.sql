@@ -55,11 +55,7 @@ begin
     -- Priorities before the last one touched were read to their end; all of them
     -- were when fewer than wanted came.
     v_last := case when cardinality(places) < p_max then 10 else v_last end;
-    for v_priority in 0..9 loop
-        if v_priority < v_last then
-            p_positions[v_priority + 1] := greatest(v_end, p_positions[v_priority + 1]);
-        end if;
-    end loop;
+    p_positions := array_fill(v_end, array[v_last]) || p_positions[v_last + 1 : 10];
     if v_last < 10 then
         p_positions[v_last + 1] := v_found[cardinality(v_found)];
     end if;
@@ -73,7 +69,7 @@ declare
     v_key constant text := sokka.topic_hash(p_topic);
     v_hint constant jsonb := sokka.scan_hint(v_key);
     v_from_left constant bigint[] := array_fill(0::bigint, array[10]);
-    v_now double precision := extract(epoch from sokka.clock());
+    v_now double precision := date_part('epoch', sokka.clock());
     v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
     v_took double precision := coalesce((v_hint ->> 'took')::double precision, 0);
     v_positions bigint[] := coalesce((v_hint ->> 'p')::bigint[], v_from_left);
@@ -89,13 +85,13 @@ begin
             and (v_took < 0.002 or v_now - v_full_at >= 20 * v_took);
     end if;
     if v_full then
-        v_full_at := extract(epoch from sokka.clock());
+        v_full_at := date_part('epoch', sokka.clock());
         v_ready := sokka.lock_ready(p_topic, p_max, v_from_left);
         v_positions := v_ready.p_positions;
         v_places := v_ready.places;
         -- At most twice what it was, so that one scan held up by a busy machine
         -- does not put off the next ones.
-        v_took := least(extract(epoch from sokka.clock()) - v_full_at,
+        v_took := least(date_part('epoch', sokka.clock()) - v_full_at,
             2 * greatest(v_took, 0.0005));
     end if;
     perform sokka.set_scan_hint(v_key, jsonb_build_object(

@@ -206,6 +206,7 @@ create function sokka.sweep_once(
 language plpgsql as $$
 declare
     v_class constant integer := 'sokka.settings'::regclass::oid::integer;
+    v_now constant bigint := date_part('epoch', sokka.clock()) * 1000;
     v_done record;
 begin
     if not pg_try_advisory_lock(v_class, 1) then
@@ -217,7 +218,11 @@ begin
         return;
     end if;
     begin
-        perform setval('sokka.swept_at_seq', (extract(epoch from sokka.clock()) * 1000)::bigint);
+        -- Written now and then only: it makes a transaction that changes nothing else wait
+        -- for the disk.
+        if v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99 then
+            perform setval('sokka.swept_at_seq', v_now);
+        end if;
         v_done := sokka.sweep_parts(p_max);
     exception when others or query_canceled then
         perform pg_advisory_unlock(v_class, 1);
