@@ -85,14 +85,14 @@ def _quickly(value: object) -> str | None:
     """The text of a value that is beyond doubt; None sends it on the long way, which
     converts, or finds the place to blame. Most payloads are plain, and this takes less
     than half of the time."""
-    if not _is_plain(value, 0):
-        return None
     try:
+        if not _is_plain(value, 0):
+            return None
         text = _dumps(value)
         if not text.isascii():
             text.encode()
-    except (ValueError, RecursionError, RuntimeError):
-        # no finite number, half a surrogate pair, or changed by another thread
+    except (ValueError, RuntimeError):
+        # no finite number, half a surrogate pair, or changed by another thread meanwhile
         return None
     return None if "\\u0000" in text else text
 

@@ -97,7 +97,10 @@ class Lanes:
             try:
                 await parked
             except asyncio.CancelledError:
-                return  # closed, or somebody cancels all tasks of the loop
+                # closed, or somebody cancels all tasks of the loop
+                if parked.done() and not parked.cancelled():
+                    self._leave_queue()  # it had been called
+                return
 
     async def _serve(self, task: asyncio.Task[None]) -> bool:
         """Run what is queued; whether this lane may run more, later."""

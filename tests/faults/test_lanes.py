@@ -352,3 +352,21 @@ def test_a_loop_that_ends_under_a_waiting_handler_closes_it_cleanly() -> None:
     assert closed == ["closed"]
 
 
+
+
+async def test_lanes_that_somebody_cancels_while_they_rest_keep_nobody_waiting(
+    track: Track,
+) -> None:
+    await track.run(current)
+    for called in (False, True):
+        attempt = track.put(current) if called else None
+        for task in asyncio.all_tasks():
+            if task.get_name() == "sokka-lane":
+                task.cancel()
+        if attempt is None:
+            await asyncio.sleep(0)
+            attempt = track.put(current)
+        async with asyncio.timeout(5):
+            end = await track.end_of(attempt)
+        assert end is not None
+        assert end.verb is Verb.TERMINATE
