@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-long check bench simulate kills chaos freeze clean
+.PHONY: demo test test-long check bench bench-peers simulate kills chaos freeze clean
 
 demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
@@ -25,8 +25,18 @@ check: $(READY)
 	$(BIN)/python migrations/freeze.py --check
 	$(BIN)/python -m pytest -q tests/migrations/test_replay.py tests/migrations/test_package.py
 
-bench: $(READY)
-	$(BIN)/sokka bench $(ARGS)
+# ARGS="--parts floor,drain --rounds 5"; --help says the rest.
+bench: $(READY) .venv/bench
+	$(BIN)/python -m tests.bench $(ARGS)
+
+# The same work by other queues, each installed below .bench/ from its own registry.
+bench-peers: $(READY) .venv/bench
+	$(BIN)/python -m tests.bench.peers $(ARGS)
+
+.venv/bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	  --editable '.[embedded,test,dev,bench]'
+	touch .venv/bench
 
 # Interleavings from a seed: SEED=, ROUNDS=, THEME=, MUTANT=, PG= (docs/proof.md).
 simulate: $(READY)

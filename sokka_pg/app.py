@@ -52,7 +52,7 @@ from sokka_pg.runner import Stores
 from sokka_pg.schema import check_name
 from sokka_pg.store import PgTaskStore
 from sokka_pg.store_async import AsyncPgTaskStore
-from sokka_pg.worker import Worker, WorkerOptions
+from sokka_pg.worker import LoopFactory, Worker, WorkerOptions, spare_collector
 
 if TYPE_CHECKING:
     from sokka_pg.scheduler import (
@@ -286,6 +286,11 @@ class Sokka:
                 max_data_bytes=self._max_data_bytes,
             )
         return self._async_store
+
+    @property
+    def pid(self) -> str | None:
+        """The identity that its workers were given, if any."""
+        return self._pid
 
     @property
     def connections(self) -> ConnectionOptions:
@@ -562,12 +567,18 @@ class Sokka:
     ) -> None:
         """Run a worker until SIGTERM or SIGINT: the first lets handlers end within
         the grace period, the second stops them now. In the main thread: only
-        there does Python take signals."""
+        there does Python take signals. The process is taken to be the worker's own:
+        what was imported is kept from the garbage collector, which looks less often."""
         self.run(self.worker(topics, pid=pid, options=options, observers=observers))
 
-    def run(self, worker: Worker | ScheduleLoop) -> None:
-        """``run_worker`` for a worker or a loop that was made before."""
-        loop = asyncio.new_event_loop()
+    def run(
+        self, worker: Worker | ScheduleLoop, *, loop_factory: LoopFactory | None = None
+    ) -> None:
+        """``run_worker`` for a worker or a loop that was made before, on asyncio's event
+        loop or that of ``loop_factory`` (``uvloop.new_event_loop``)."""
+        loop = (loop_factory or asyncio.new_event_loop)()
+        if isinstance(worker, Worker):
+            spare_collector()
         try:
             loop.run_until_complete(self._until_signalled(worker))
             loop.run_until_complete(_ended_or_left(LEFT_AFTER_S))

@@ -29,13 +29,13 @@ import psycopg
 
 from sokka_pg import calls
 from sokka_pg.connections import ConnectionOptions, connect_arguments
-from sokka_pg.connections.sending import send
+from sokka_pg.connections.sending import send, send_explicit
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.leases import SHORTEST_LEASE_S, Hold, LeaseBook
 from sokka_pg.errors import BadArgument, SokkaError
 from sokka_pg.events import Disconnected, EventFeed, Extended, Reconnected
 from sokka_pg.model import ExtendVerdict, Status
-from sokka_pg.translate import from_connecting, translated
+from sokka_pg.translate import from_connecting
 
 log = logging.getLogger("sokka_pg.worker")
 
@@ -259,8 +259,7 @@ class KeeperLine:
         try:
             if not self._explicit:
                 return send(connection, call, self._schema, foreign=False)
-            with translated(), connection.transaction():
-                return send(connection, call, self._schema, foreign=True)
+            return send_explicit(connection, call, self._schema)
         except BaseException:
             self.close()
             raise

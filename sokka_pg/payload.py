@@ -33,6 +33,7 @@ MESSAGE_LIMIT = 8_000
 
 # Python refuses to read integers of more than 4,300 digits; 1,000 leaves room.
 _MAX_INT_BITS = 3_321
+_MOST_PLAIN = 2**63
 _TRACE_FRAMES = 20
 _PATH_SHOWN = 200
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -61,10 +62,12 @@ def encode(value: object, argument: str = "data", limit: int = DATA_LIMIT) -> En
     """
     if isinstance(value, Encoded):
         return _within(value, argument, limit)
+    quick = _quickly(value)
+    if quick is not None and len(quick) <= limit:
+        return _within(Encoded(quick), argument, limit)
     walk = _Walk(argument, limit)
     try:
-        plain = walk.plain(value, 0)
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        text = _dumps(walk.plain(value, 0))
     except BadArgument:
         raise
     except RecursionError:
@@ -73,6 +76,46 @@ def encode(value: object, argument: str = "data", limit: int = DATA_LIMIT) -> En
         # A container of the caller's own class may raise anything while it is read.
         raise walk.refuse(f"cannot be read as JSON ({type(error).__name__})") from error
     return _within(Encoded(text), argument, limit)
+
+
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def _quickly(value: object) -> str | None:
+    """The text of a value that is beyond doubt; None sends it on the long way, which
+    converts, or finds the place to blame. Most payloads are plain, and this takes less
+    than half of the time."""
+    try:
+        if not _is_plain(value, 0):
+            return None
+        text = _dumps(value)
+        if not text.isascii():
+            text.encode()
+    except (ValueError, RuntimeError):
+        # no finite number, half a surrogate pair, or changed by another thread meanwhile
+        return None
+    return None if "\\u0000" in text else text
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind is str or value is None or kind is bool or kind is float:
+        return True
+    if kind is int:
+        return -_MOST_PLAIN <= value <= _MOST_PLAIN  # type: ignore[operator]
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, member in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str or not _is_plain(member, depth + 1):
+                return False
+        return True
+    if kind is list:
+        for member in value:  # type: ignore[attr-defined]  # noqa: SIM110  (a generator is slower)
+            if not _is_plain(member, depth + 1):
+                return False
+        return True
+    return False
 
 
 def decode(text: str | None) -> Json:

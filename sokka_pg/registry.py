@@ -22,14 +22,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, NotRequired, get_args, get_origin
+from typing import Any, NotRequired, Protocol, get_args, get_origin
+from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict, is_typeddict
 
 from sokka_pg.errors import BadArgument, UsageError
-from sokka_pg.model import Json, LeasedTask, RetryPolicy
+from sokka_pg.model import Json, RetryPolicy
 
 CONTEXT_MARK = "__sokka_context__"
 """Class attribute of the contexts: ``sync`` or ``async``. It lets this module
@@ -68,6 +69,15 @@ class TaskSpec:
         return f"{self.handler.__module__}:{self.handler.__qualname__}"
 
 
+class Findable(Protocol):
+    """What the handler of a task is found by."""
+
+    @property
+    def task_id(self) -> UUID: ...
+    @property
+    def kind(self) -> str: ...
+
+
 class Registry:
     """Handlers by kind. A kind has one handler."""
 
@@ -87,7 +97,7 @@ class Registry:
     def get(self, kind: str) -> TaskSpec | None:
         return self._specs.get(kind)
 
-    def find(self, task: LeasedTask) -> TaskSpec | None:
+    def find(self, task: Findable) -> TaskSpec | None:
         """The handler of this very task; here it goes by the kind alone."""
         return self.get(task.kind)
 

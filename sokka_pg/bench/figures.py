@@ -21,7 +21,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measure: the median of its runs, and the lowest and highest of them."""
+    """A measure: the median of its runs, the lowest and highest of them, and each in turn."""
 
     part: str
     name: str
@@ -30,11 +30,13 @@ class Figure:
     high: float
     unit: str
     runs: int
+    values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, part: str, name: str, values: Sequence[float], unit: str = "tasks/s") -> Figure:
+        middle = statistics.median(values)
         return cls(
-            part, name, statistics.median(values), min(values), max(values), unit, len(values)
+            part, name, middle, min(values), max(values), unit, len(values), tuple(values)
         )
 
 

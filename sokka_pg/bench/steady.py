@@ -99,7 +99,7 @@ def finished(
     without: Line, beside: Line, rows: int, tasks: int, rounds: int, tell: Tell
 ) -> tuple[list[Figure], list[Ratio]]:
     """The same work in a schema with ``rows`` finished tasks and in one with none."""
-    _prefill(beside, rows, tell)
+    prefill(beside, rows, tell)
     rates: dict[tuple[str, str], list[float]] = {}
     works = (
         Trial("finished", "one by one", timed(one_by_one), 0.05),
@@ -126,7 +126,7 @@ def _compared(
     return figures, ratios
 
 
-def _prefill(line: Line, rows: int, tell: Tell) -> None:
+def prefill(line: Line, rows: int, tell: Tell) -> None:
     for first in range(0, rows, _PREFILL):
         tell(f"prefill finished tasks: {first} of {rows}", first / rows)
         line.ask(_FINISHED, {"rows": min(_PREFILL, rows - first)})

@@ -4,6 +4,7 @@ Builders check their arguments (BadArgument, before any SQL) and know how the
 answer reads; stores send the calls.
 """
 
+from sokka_pg.calls.exchanging import Grant, exchange, reserving
 from sokka_pg.calls.fences import advance_fence, assert_lease, guard_table, unguard_table
 from sokka_pg.calls.joins import FanOutOptions, fan_out, get_join, join_results, task_tree
 from sokka_pg.calls.locks import assert_lock, release_lock, renew_lock, try_lock
@@ -62,6 +63,7 @@ from sokka_pg.calls.workers import (
     save_checkpoint,
     settle_and_reserve,
     settle_tasks,
+    settlement_text,
     snooze,
     terminate,
     terminate_many,
@@ -71,6 +73,7 @@ from sokka_pg.calls.workers import (
 __all__ = [
     "Call",
     "FanOutOptions",
+    "Grant",
     "ScheduleSpec",
     "Statement",
     "TaskOptions",
@@ -87,6 +90,7 @@ __all__ = [
     "create_tasks",
     "delete_schedule",
     "due_schedules",
+    "exchange",
     "extend_lease",
     "extend_leases",
     "fail",
@@ -122,6 +126,7 @@ __all__ = [
     "report_progress",
     "reserve_task",
     "reserve_tasks",
+    "reserving",
     "resubmit",
     "resume_schedule",
     "resume_topic",
@@ -132,6 +137,7 @@ __all__ = [
     "set_topic",
     "settle_and_reserve",
     "settle_tasks",
+    "settlement_text",
     "snooze",
     "sweep",
     "task_hash",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as json_string
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -64,6 +64,7 @@ _TYPES = {
     "max_losses": "integer", "on_conflict": "text", "parent_task_id": "uuid",
 }  # fmt: skip
 _JSON = frozenset({"data", "retry", "headers"})
+_place = {name: place for place, name in enumerate(_TYPES)}.__getitem__
 
 
 def create_task(
@@ -152,10 +153,10 @@ def _spec_text(
         raise BadArgument(
             f"specs[{position}].{refused.message}", {**refused.detail, "position": position}
         ) from None
-    members = (
-        f"{json.dumps(name)}:{text if name in _JSON else json.dumps(text)}"
+    members = [
+        f'"{name}":{text if name in _JSON else json_string(text or "")}'
         for name, text in params.items()
-    )
+    ]
     return "{" + ",".join(members) + "}"
 
 
@@ -163,17 +164,18 @@ def _params(
     given: Mapping[str, Any], max_data_bytes: int, without: frozenset[str] = frozenset()
 ) -> dict[str, str | None]:
     """The arguments that were given, as text; None counts as not given."""
-    unknown = given.keys() - _TYPES.keys()
-    if unknown:
-        argument = min(map(str, unknown))
+    if not _TYPES.keys() >= given.keys():
+        argument = min(map(str, given.keys() - _TYPES.keys()))
         raise BadArgument.of(argument, "is no argument of create_task")
-    for argument in sorted(given.keys() & without):
-        raise BadArgument.of(argument, "is not for the candidates of a fan-out")
+    if without:
+        for argument in sorted(given.keys() & without):
+            raise BadArgument.of(argument, "is not for the candidates of a fan-out")
     if given.get("topic") is None:
         raise BadArgument.of("topic", "is required")
     params: dict[str, str | None] = {}
-    for name in _TYPES:
-        value = given.get(name)
+    # in one order, whatever the caller's: the statement is made by their names
+    for name in sorted(given, key=_place) if len(given) > 1 else given:
+        value = given[name]
         if name == "data":
             if value is not None:
                 params[name] = encode(value, "data", max_data_bytes)

@@ -68,23 +68,30 @@ class Statement:
         return _render(self, checked_schema(schema), style)
 
     @cached_property
-    def _readers(self) -> tuple[Reader | None, ...]:
-        return tuple(column.read for column in self.columns)
+    def _readers(self) -> tuple[tuple[int, Reader], ...]:
+        return _only(column.read for column in self.columns)
 
     @cached_property
-    def _foreign_readers(self) -> tuple[Reader | None, ...]:
-        return tuple(column.read_foreign for column in self.columns)
+    def _foreign_readers(self) -> tuple[tuple[int, Reader], ...]:
+        return _only(column.read_foreign for column in self.columns)
 
-    def read(self, rows: Iterable[Row], *, foreign: bool) -> list[list[Any]]:
+    def read(self, rows: Iterable[Row], *, foreign: bool) -> list[Any]:
         """Raw rows as values of ``sokka_pg.model``."""
         readers = self._foreign_readers if foreign else self._readers
-        return [
-            [
-                value if reader is None or value is None else reader(value)
-                for reader, value in zip(readers, row, strict=True)
-            ]
-            for row in rows
-        ]
+        return [_read(row, readers) for row in rows] if readers else list(rows)
+
+
+def _only(readers: Iterable[Reader | None]) -> tuple[tuple[int, Reader], ...]:
+    """Those that read something, each with its place: most columns are taken as they are."""
+    return tuple((i, reader) for i, reader in enumerate(readers) if reader is not None)
+
+
+def _read(row: Row, readers: tuple[tuple[int, Reader], ...]) -> Row:
+    values = list(row)
+    for place, reader in readers:
+        if values[place] is not None:
+            values[place] = reader(values[place])
+    return values
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Call(Generic[T]):
 
     statement: Statement
     params: Mapping[str, str | None]
-    decode: Callable[[list[list[Any]]], T]
+    decode: Callable[[list[Any]], T]
     repeatable: bool = False
     after_loss: Callable[[Refused], Call[T] | None] | None = None
 
@@ -211,6 +218,8 @@ def _uuid(value: Any) -> UUID:
 
 
 def _utc(value: Any) -> datetime:
+    if isinstance(value, datetime) and value.tzinfo is UTC:
+        return value
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     if moment.tzinfo is None:
         raise TypeError("the driver dropped the time zone of a timestamptz")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from sokka_pg import durations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _PROOF = (("task_id", "uuid"), ("pid", "text"), ("token", "bigint"))
 _BATCH = (("pid", "text"), ("task_ids", "uuid[]"), ("tokens", "bigint[]"))
-_SETTLE = (*_BATCH, ("verbs", "text[]"), ("args", "jsonb[]"))
+SETTLE = (*_BATCH, ("verbs", "text[]"), ("args", "jsonb[]"))
 _VERDICT = (column("task_id"), column("verdict"), column("detail"))
 _LEASED = columns_of(LeasedTask)
 _STATE = columns_of(LeaseState)
@@ -84,23 +84,24 @@ def reserve_tasks(
     limits: Sequence[int] | None = None,
 ) -> Call[list[LeasedTask]]:
     arguments.integer(max_tasks, "max_tasks", 1, arguments.MOST_MEMBERS)
-    wanted = _wanted(arguments.topics(topics), max_tasks, lease, limits)
-    params = {"pid": arguments.name(pid, "pid"), **wanted}
+    more = wanted(arguments.topics(topics), max_tasks, lease, limits)
+    params = {"pid": arguments.name(pid, "pid"), **more}
     return Call(_RESERVE_TASKS, params, _leased)
 
 
-_WANTED = (
+WANTED = (
     ("topics", "text[]"),
     ("max_tasks", "integer"),
     ("lease", "interval"),
     ("limits", "integer[]"),
 )
-_RESERVE_TASKS = Statement("reserve_tasks", _LEASED, (("pid", "text"), *_WANTED))
+_RESERVE_TASKS = Statement("reserve_tasks", _LEASED, (("pid", "text"), *WANTED))
 
 
-def _wanted(
+def wanted(
     names: list[str], max_tasks: int, lease: Duration | None, limits: Sequence[int] | None
 ) -> dict[str, str | None]:
+    """What to reserve, as it is sent; ``names`` are those of ``arguments.topics``."""
     counts = None if limits is None else arguments.members(limits, "limits")
     if counts is not None:
         arguments.same_length(len(names), counts, "limits")
@@ -311,7 +312,7 @@ def settle_tasks(pid: str, settlements: Iterable[Settlement]) -> Call[list[Settl
     return Call(_SETTLE_TASKS, _settled(pid, settlements), _verdicts)
 
 
-_SETTLE_TASKS = Statement("settle_tasks", _VERDICT, _SETTLE, suffix="order by r.ord")
+_SETTLE_TASKS = Statement("settle_tasks", _VERDICT, SETTLE, suffix="order by r.ord")
 
 
 def settle_and_reserve(
@@ -324,14 +325,14 @@ def settle_and_reserve(
 ) -> Call[SettledBatch]:
     # No topics: the call only settles.
     names = arguments.topics(topics) if topics else []
-    params = {**_settled(pid, settlements), **_wanted(names, max_tasks, lease, limits)}
+    params = {**_settled(pid, settlements), **wanted(names, max_tasks, lease, limits)}
     return Call(_SETTLE_AND_RESERVE, params, _settled_batch)
 
 
 _SETTLE_AND_RESERVE = Statement(
     "settle_and_reserve",
     (*_VERDICT, *columns_of(LeasedTask, inside="lease")),
-    (*_SETTLE, *_WANTED),
+    (*SETTLE, *WANTED),
     suffix="order by r.ord",
 )
 
@@ -358,13 +359,22 @@ def _settled(pid: str, settlements: Iterable[Settlement]) -> dict[str, str | Non
     return params
 
 
-def _verb(settlement: Settlement) -> str:
+def _verb(settlement: AnySettlement) -> str:
     if settlement.verb not in _ARGS:
         raise BadArgument.of("verb", f"must be one of {', '.join(_ARGS)}")
     return settlement.verb
 
 
-def settlement_text(settlement: Settlement) -> str | None:
+class AnySettlement(Protocol):
+    """A verb and its argument."""
+
+    @property
+    def verb(self) -> str: ...
+    @property
+    def arg(self) -> Any: ...
+
+
+def settlement_text(settlement: AnySettlement) -> str | None:
     """The JSON text of a settlement's argument. Raises BadArgument."""
     return _ARGS[_verb(settlement)](settlement.arg)
 

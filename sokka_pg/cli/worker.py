@@ -21,7 +21,14 @@ from sokka_pg.app import Sokka
 from sokka_pg.cli import options
 from sokka_pg.cli.output import EXIT_CODES, answer, printable
 from sokka_pg.errors import BadArgument, UsageError
-from sokka_pg.worker import WorkerOptions
+from sokka_pg.worker import (
+    Supervisor,
+    WorkerOptions,
+    fastest_loop,
+    process_number,
+    when_supervisor_ends,
+)
+from sokka_pg.worker.supervisor import checked_count
 
 if TYPE_CHECKING:
     from sokka_pg.observers import Export
@@ -29,6 +36,9 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _EXTRA_FIELDS = ("task_id", "topic", "kind", "attempt", "token", "event", "fields")
+
+
+LAST_PORT = 65_535
 
 
 class LogLevel(StrEnum):
@@ -79,7 +89,7 @@ def worker(
     ] = "60s",
     prefetch: Annotated[
         int, typer.Option("--prefetch", help="Tasks to reserve ahead of free slots, at most.")
-    ] = 200,
+    ] = 500,
     listen: Annotated[
         bool, typer.Option("--listen/--no-listen", help="Be notified of tasks, or only poll.")
     ] = True,
@@ -93,16 +103,27 @@ def worker(
         typer.Option("--pooler", help="A transaction-mode pooler such as PgBouncer stands "
                      "before the database."),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option("--processes", help="Worker processes under one supervisor, each with "
+                     "these topics and limits. One that dies is replaced."),
+    ] = 1,
+    uvloop: Annotated[
+        bool,
+        typer.Option("--uvloop/--no-uvloop", help="Run on uvloop's event loop where it is "
+                     "installed, or on asyncio's."),
+    ] = True,
     pid: Annotated[
         str | None,
-        typer.Option("--pid", help="Identity; must be unique. Default: host, process, chance.",
+        typer.Option("--pid", help="Identity; must be unique. Default: host, process, chance. "
+                     "Of several processes, each adds its number.",
                      show_default=False),
     ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option("--metrics-port", min=0, max=65535, show_default=False,
                      help="Serve Prometheus metrics at /metrics of this port; 0 takes a "
-                     "free one. Default: no."),
+                     "free one. Of several processes, each the next port. Default: no."),
     ] = None,
     metrics_host: Annotated[
         str,
@@ -116,7 +137,8 @@ def worker(
     """Run the app's handlers until SIGTERM or Ctrl-C.
 
     The first signal: reserve no more, let handlers end within --grace, give back
-    the rest. The second: give back now. With --json the log is one object a line.
+    the rest. The second: give back now. With --processes the supervisor passes them on
+    and waits for all. With --json the log is one object a line.
     """
     json_log = bool(options.given(ctx, "as_json"))
     set_up_logging(log_level, json_log)
@@ -125,20 +147,50 @@ def worker(
         poll=duration("poll", poll), startup=duration("startup", startup),
         concurrency=concurrency, prefetch=prefetch, listen=listen, schedules=schedules,
     ).checked()
+    number = process_number()
+    if checked_count(processes) > 1 and number is None:
+        check_ports(metrics_port, processes)
+        raise typer.Exit(_supervised(processes, chosen, json_log))
+    if processes > 1 and metrics_port:
+        metrics_port += (number or 1) - 1
     with named_app(ctx, app) as found:
         if pooler:
             found.connect_through_pooler()
         with _exported(found, metrics_host, metrics_port) as export:
             made = found.worker(
-                topics, pid=pid, options=chosen, observers=export.observers if export else ()
+                topics, pid=numbered(pid or found.pid, processes, number), options=chosen,
+                observers=export.observers if export else (),
             )
             if export is not None:
                 export.start(
                     made, found.database_url, found.schema, options=found.connections,
                     pools={"sync": found.store, "async": found.async_store},
                 )
-            found.run(made)
+            when_supervisor_ends(made.stop)
+            found.run(made, loop_factory=fastest_loop() if uvloop else None)
     answer({"pid": made.pid, "stopped": True}, f"worker {made.pid} stopped", as_json=json_log)
+
+
+def _supervised(processes: int, chosen: WorkerOptions, json_log: bool) -> int:
+    """Run this very command in several processes; the exit code."""
+    # as it was started: by its script or as a module, with the interpreter's options
+    command = [sys.executable, *sys.orig_argv[1:]]
+    code = Supervisor(command, processes, grace_s=chosen.seconds("grace")).run()
+    if code == 0:
+        said = f"{processes} workers stopped"
+        answer({"processes": processes, "stopped": True}, said, as_json=json_log)
+    return code
+
+
+def check_ports(first: int | None, processes: int) -> None:
+    """Whether there is a port of its own for the metrics of each process."""
+    if first and first + processes - 1 > LAST_PORT:
+        raise BadArgument.of("metrics_port", f"{processes} of them must end by {LAST_PORT}")
+
+
+def numbered(pid: str | None, processes: int, number: int | None) -> str | None:
+    """The identity of one process of several: they may not share one."""
+    return pid if pid is None or processes == 1 else f"{pid}-{number or 1}"
 
 
 @contextmanager

@@ -32,7 +32,13 @@ from sokka_pg.connections.options import (
     set_up_async,
     still_there,
 )
-from sokka_pg.connections.sending import send, send_async, useless_after
+from sokka_pg.connections.sending import (
+    send,
+    send_async,
+    send_explicit,
+    send_explicit_async,
+    useless_after,
+)
 from sokka_pg.errors import DatabaseUnavailable, UsageError
 from sokka_pg.translate import from_connecting, translated
 
@@ -145,8 +151,7 @@ class Source(_PerProcess):
         with self.connection() as connection:
             if not self.options.pooler:
                 return send(connection, call, self.schema, foreign=False)
-            with translated(), connection.transaction():
-                return send(connection, call, self.schema, foreign=True)
+            return send_explicit(connection, call, self.schema)
 
 
 class AsyncSource(_PerProcess):
@@ -211,9 +216,7 @@ class AsyncSource(_PerProcess):
         async with self.connection() as connection:
             if not self.options.pooler:
                 return await send_async(connection, call, self.schema, foreign=False)
-            with translated():
-                async with connection.transaction():
-                    return await send_async(connection, call, self.schema, foreign=True)
+            return await send_explicit_async(connection, call, self.schema)
 
 
 class BorrowedSource:

@@ -7,10 +7,11 @@ Session and their async twins, over any driver: the statement then goes through
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
 from psycopg.rows import tuple_row
 
 from sokka_pg.calls.statement import Call
@@ -47,6 +48,53 @@ async def send_async(
     except psycopg.Error as error:
         raise from_psycopg(error) from error
     return call.decode(call.statement.read(rows, foreign=foreign))
+
+
+# Where a session cannot be set up, each call runs in an explicit transaction. Its three
+# statements travel together: one round trip, where psycopg's transaction() takes three.
+_BEGIN = "begin isolation level read committed"
+
+
+def send_explicit(connection: Connection[Any], call: Call[T], schema: str) -> T:
+    """Run a call in a READ COMMITTED transaction of its own, on an idle connection in
+    autocommit whose settings nobody knows."""
+    sql = call.statement.text(schema, PSYCOPG_STYLE)
+    try:
+        with Cursor(connection, row_factory=tuple_row) as cursor:
+            with connection.pipeline():
+                connection.execute(_BEGIN)
+                cursor.execute(sql, call.params)
+                connection.execute("commit")
+            rows = cursor.fetchall()
+    except psycopg.Error as error:
+        if _failed_inside(connection):
+            with suppress(psycopg.Error):
+                connection.execute("rollback")
+        raise from_psycopg(error) from error
+    return call.decode(call.statement.read(rows, foreign=True))
+
+
+async def send_explicit_async(connection: AsyncConnection[Any], call: Call[T], schema: str) -> T:
+    """The twin of ``send_explicit``."""
+    sql = call.statement.text(schema, PSYCOPG_STYLE)
+    try:
+        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            async with connection.pipeline():
+                await connection.execute(_BEGIN)
+                await cursor.execute(sql, call.params)
+                await connection.execute("commit")
+            rows = await cursor.fetchall()
+    except psycopg.Error as error:
+        if _failed_inside(connection):
+            with suppress(psycopg.Error):
+                await connection.execute("rollback")
+        raise from_psycopg(error) from error
+    return call.decode(call.statement.read(rows, foreign=True))
+
+
+def _failed_inside(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    status = connection.info.transaction_status
+    return status in (pq.TransactionStatus.INERROR, pq.TransactionStatus.INTRANS)
 
 
 def useless_after(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -42,8 +43,14 @@ class TaskContext(AnyContext):
     ) -> None:
         super().__init__(task, on_lost)
         self._store = store
-        self._emitting = asyncio.Lock()
-        self._late: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _emitting(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @cached_property
+    def _late(self) -> set[asyncio.Task[None]]:
+        return set()
 
     async def progress(self, progress: Json, *, connection: Any = None) -> None:
         """Show how far the task is; the last one stays.

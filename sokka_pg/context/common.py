@@ -23,7 +23,22 @@ _told = threading.Lock()
 
 
 class AnyContext:
-    """What both contexts share."""
+    """What both contexts share.
+
+    One is made for every attempt, and most handlers use none of it: so what has a
+    default stands in the class until it is set.
+    """
+
+    cancel_reason: str | None = None
+    """``lost``, ``timeout``, ``cancel`` or ``stop``, once the handler is to stop."""
+    terminated: bool = False
+    """Whether a transaction of this handler ended the task."""
+    _open: bool = False
+    _flag: threading.Event | None = None
+    _on_cancel: tuple[Callable[[], None], ...] = ()
+    _progress: Progress | None = None
+    _stream: Stream | None = None
+    _led: AnyContext | None = None
 
     def __init__(
         self, task: LeasedTask, on_lost: Callable[[int, str], None] | None = None
@@ -31,17 +46,7 @@ class AnyContext:
         self.task = task
         self.last_checkpoint: Json = task.checkpoint
         """The last checkpoint recorded by this or an earlier attempt; None without one."""
-        self.cancel_reason: str | None = None
-        """``lost``, ``timeout``, ``cancel`` or ``stop``, once the handler is to stop."""
-        self.terminated = False
-        """Whether a transaction of this handler ended the task."""
-        self._open = False
         self._on_lost = on_lost
-        self._flag: threading.Event | None = None
-        self._on_cancel: list[Callable[[], None]] = []
-        self._progress: Progress | None = None
-        self._stream: Stream | None = None
-        self._led: AnyContext | None = None
 
     @property
     def lease(self) -> Lease:
@@ -97,7 +102,7 @@ class AnyContext:
             self.cancel_reason = reason
             if self._flag is not None:
                 self._flag.set()
-            listeners, self._on_cancel = self._on_cancel, []
+            listeners, self._on_cancel = self._on_cancel, ()
         for listener in listeners:
             listener()
 
@@ -105,7 +110,7 @@ class AnyContext:
         """Call ``listener`` once, from any thread, when the handler is to stop."""
         with _told:
             if not self.cancelled:
-                self._on_cancel.append(listener)
+                self._on_cancel = (*self._on_cancel, listener)
                 return
         listener()
 

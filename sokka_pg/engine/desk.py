@@ -25,8 +25,16 @@ from sokka_pg.engine.outbox import Outbox
 from sokka_pg.engine.pace import Pace
 from sokka_pg.engine.slots import Slots
 from sokka_pg.engine.strangers import Strangers
-from sokka_pg.engine.words import Call, Command, Input, Reason, Settlement, Verb
-from sokka_pg.model import LeasedTask
+from sokka_pg.engine.words import (
+    Answer,
+    Call,
+    Command,
+    Input,
+    Leased,
+    Reason,
+    Settlement,
+    Verb,
+)
 
 WAITING_MOST_S = 1.0
 """A task reserved ahead that found no slot for so long goes back."""
@@ -48,7 +56,7 @@ class EngineSettings:
     limits: Mapping[str, int]
     slots: int
     lease_s: float = 30.0
-    prefetch_most: int = 200
+    prefetch_most: int = 500
     poll_s: float = 1.0
     sweep_s: float = 1.0
     mark_s: float = 60.0
@@ -81,7 +89,7 @@ class Engine:
     """The state machine. ``known``: whether a task has a handler here."""
 
     settings: EngineSettings
-    known: Callable[[LeasedTask], bool]
+    known: Callable[[Leased], bool]
     backoff: Backoff = field(default_factory=Backoff)
     strangers: Strangers = field(default_factory=Strangers)
 
@@ -89,12 +97,13 @@ class Engine:
     finished: bool = field(default=False, init=False)
     slots: Slots = field(init=False)
     outbox: Outbox = field(default_factory=Outbox, init=False)
-    running: dict[int, LeasedTask] = field(default_factory=dict, init=False)
+    running: dict[int, Leased] = field(default_factory=dict, init=False)
     _pace: Pace = field(default_factory=Pace, init=False)
     _timers: _Timers = field(default_factory=_Timers, init=False)
     _hunger: _Hunger = field(default_factory=_Hunger, init=False)
     _call: Call | None = field(default=None, init=False)
     _out: list[Command] = field(default_factory=list, init=False)
+    _ends: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.slots = Slots(self.settings.limits, self.settings.slots)
@@ -107,11 +116,15 @@ class Engine:
     def step(self, events: Iterable[Input], now: float) -> list[Command]:
         """Take in what happened; say what to do now.
 
-        Ends that come together are settled together, so they come as one batch.
+        Ends that come together are settled together, so they come as one batch. A call
+        comes first: the database works on it while the rest is done.
         """
         self._out = []
         for event in events:
             cast("Callable[..., None]", _HANDLERS[type(event)])(self, event, now)
+        if self._ends:
+            self._pace.finished(self._ends, now)
+            self._ends = 0
         self._stop_if_due(now)
         self._send_back_waiting(now)
         self._start_waiting()
@@ -156,7 +169,7 @@ class Engine:
             self._out.append(words.Forget([event.token]))
             self._sweep_for_join(task, now)
             return
-        self._pace.finished(1, now)
+        self._ends += 1
         self.outbox.add(event.settlement)
 
     def _exchanged(self, event: words.Exchanged, now: float) -> None:
@@ -166,14 +179,17 @@ class Engine:
         self._settled(through)
         for task in event.leases:
             self._received(task, event.sent_at, now)
+        if event.leases:
+            self._pace.weighed(len(event.leases), event.size)
         if isinstance(call, words.Exchange) and call.max_tasks > 0:
             self._fed(len(event.leases), call.max_tasks, now)
         for settlement, answer in through:
-            self._sweep_for_join(settlement.task, now)
+            if settlement.task.candidate is not None:
+                self._sweep_for_join(settlement.task, now)
             if settlement.verb is Verb.WAIT and (answer.detail or {}).get("status") == "starting":
                 self._look(now)
 
-    def _sweep_for_join(self, task: LeasedTask, now: float) -> None:
+    def _sweep_for_join(self, task: Leased, now: float) -> None:
         if task.candidate is not None:
             self._timers.sweep_at = min(self._timers.sweep_at, now + JOIN_SWEEP_S)
 
@@ -184,7 +200,7 @@ class Engine:
         self._hunger.woken = False
         self._timers.poll_at = now + self._poll_delay(now)
 
-    def _received(self, task: LeasedTask, sent_at: float, now: float) -> None:
+    def _received(self, task: Leased, sent_at: float, now: float) -> None:
         late = now - sent_at > self.settings.lease_s / 2
         if self.stopping or late or task.topic not in self.settings.limits:
             self._release(task, "late" if late else "stop")
@@ -261,12 +277,12 @@ class Engine:
         call, self._call = self._call, None
         return call
 
-    def _settled(self, outcomes: list[tuple[Settlement, Any]]) -> None:
+    def _settled(self, outcomes: list[tuple[Settlement, Answer]]) -> None:
         if outcomes:
             self._out.append(words.Forget([s.task.token for s, _ in outcomes]))
             self._out.append(words.Settled(outcomes))
 
-    def _release(self, task: LeasedTask, reason: str) -> None:
+    def _release(self, task: Leased, reason: str) -> None:
         self.outbox.add(Settlement(task, Verb.RELEASE, reason=reason))
 
     def _stop_if_due(self, now: float) -> None:
@@ -295,7 +311,7 @@ class Engine:
             return
         self._call = self._choose_call(now)
         if self._call is not None:
-            self._out.append(self._call)
+            self._out.insert(0, self._call)
 
     def _choose_call(self, now: float) -> Call | None:
         if not self.stopping and now >= self._timers.sweep_at:
@@ -317,6 +333,10 @@ class Engine:
         if not reserve or self.outbox.isolating:
             return words.Exchange(settlements, (), (), 0)
         want, by_topic = self._wanted(now)
+        # what is too large for one call must not grow in number meanwhile
+        want = max(0, want - self.outbox.left_over)
+        if not want:
+            return words.Exchange(settlements, (), (), 0)
         return words.Exchange(settlements, tuple(by_topic), tuple(by_topic.values()), want)
 
     def _wanted(self, now: float) -> tuple[int, dict[str, int]]:

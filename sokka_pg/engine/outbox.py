@@ -14,14 +14,16 @@ TRY_AGAIN = frozenset({"55P03", "40001", "40P01", "57014"})
 
 BAD_ARGUMENT = "22023"
 ALREADY_DONE = "SK002"
+BATCH_BYTES = 8 * 1024 * 1024
+"""A call takes no more results than this, about, unless one alone is larger."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class Outbox:
     """What is to be written, what is under way, and what must wait a moment."""
 
-    def __init__(self, batch: int = 500) -> None:
-        self.batch = batch
+    def __init__(self, batch: int = 500, batch_bytes: int = BATCH_BYTES) -> None:
+        self.batch, self.batch_bytes = batch, batch_bytes
         self._ready: deque[Settlement] = deque()
         self._later: list[tuple[float, int, Settlement]] = []
         self._sent: list[Settlement] = []
@@ -50,16 +52,26 @@ class Outbox:
         """The next batch; it is under way until answered, failed or refused."""
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
-        size = min(len(self._ready), 1 if self._alone else self.batch)
-        self._sent = [self._ready.popleft() for _ in range(size)]
-        self._alone -= min(self._alone, size)
+        most = min(len(self._ready), 1 if self._alone else self.batch)
+        self._sent, left = [], self.batch_bytes
+        while len(self._sent) < most and (left > 0 or not self._sent):
+            left -= self._ready[0].size
+            self._sent.append(self._ready.popleft())
+        self._alone -= min(self._alone, len(self._sent))
         return self._sent
+
+    @property
+    def left_over(self) -> int:
+        """How many are ready and not under way."""
+        return len(self._ready)
 
     def answered(
         self, answers: Sequence[Answer], now: float
     ) -> list[tuple[Settlement, Answer]]:
         """Those that are through. The others are kept for another try."""
         sent, self._sent = self._sent, []
+        if len(answers) == len(sent) and all(answer.verdict == "ok" for answer in answers):
+            return list(zip(sent, answers, strict=True))
         through: list[tuple[Settlement, Answer]] = []
         # a member without an answer was skipped: it is as if the row was busy
         padded = [*answers, *[Answer("55P03")] * (len(sent) - len(answers))]

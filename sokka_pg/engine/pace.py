@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 
+AHEAD_BYTES = 8 * 1024 * 1024
+"""How many bytes of payloads are reserved ahead, about."""
+
 
 class Pace:
-    """Tasks finished per second, forgotten within a second.
+    """Tasks finished per second, forgotten within a second, and how large they are.
 
     What is reserved ahead waits under a lease where another worker might have
     started it. So only as much is reserved as is likely to start within
-    ``ahead_s``: nothing for handlers that take long, batches for short ones.
+    ``ahead_s``: nothing for handlers that take long, batches for short ones, and none
+    of payloads that fill more than ``ahead_bytes``.
     """
 
-    def __init__(self, ahead_s: float = 0.1, memory_s: float = 1.0) -> None:
-        self.ahead_s, self.memory_s = ahead_s, memory_s
+    def __init__(
+        self, ahead_s: float = 0.1, memory_s: float = 1.0, ahead_bytes: int = AHEAD_BYTES
+    ) -> None:
+        self.ahead_s, self.memory_s, self.ahead_bytes = ahead_s, memory_s, ahead_bytes
+        self._size = 0.0
         self._rate = 0.0
         self._at = 0.0
 
@@ -23,9 +30,17 @@ class Pace:
         self._rate = self.per_second(now) + count / self.memory_s
         self._at = now
 
+    def weighed(self, count: int, size: int) -> None:
+        """``count`` payloads of ``size`` bytes came. Larger ones count at once; it takes
+        a hundred smaller ones to forget them."""
+        mean = size / count
+        share = 1.0 if mean > self._size else min(1.0, count / 100)
+        self._size += share * (mean - self._size)
+
     def per_second(self, now: float) -> float:
         return self._rate * math.exp(-max(0.0, now - self._at) / self.memory_s)
 
     def prefetch(self, now: float, most: int) -> int:
         """How many to reserve ahead, at most ``most``."""
-        return min(most, int(self.per_second(now) * self.ahead_s))
+        ahead = min(most, int(self.per_second(now) * self.ahead_s))
+        return min(ahead, int(self.ahead_bytes / self._size)) if self._size else ahead

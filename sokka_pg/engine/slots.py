@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from sokka_pg.model import LeasedTask
+from sokka_pg.engine.words import Leased
 
 
 class Slots:
@@ -15,7 +15,7 @@ class Slots:
         self.limits, self.total = dict(limits), total
         self._held: dict[int, str] = {}
         self._busy = dict.fromkeys(limits, 0)
-        self._waiting: dict[str, deque[tuple[float, LeasedTask]]] = {
+        self._waiting: dict[str, deque[tuple[float, Leased]]] = {
             topic: deque() for topic in limits
         }
         self.waiting = 0
@@ -24,12 +24,12 @@ class Slots:
     def busy(self) -> int:
         return len(self._held)
 
-    def line_up(self, task: LeasedTask, now: float) -> None:
+    def line_up(self, task: Leased, now: float) -> None:
         """The task waits for a slot of its topic."""
         self._waiting[task.topic].append((now, task))
         self.waiting += 1
 
-    def admit(self) -> Iterator[LeasedTask]:
+    def admit(self) -> Iterator[Leased]:
         """Give free slots to waiting tasks, topics in turn."""
         open_topics = [topic for topic, line in self._waiting.items() if line]
         while open_topics and len(self._held) < self.total:
@@ -39,7 +39,7 @@ class Slots:
                 elif len(self._held) < self.total:
                     yield self._take(topic)
 
-    def _take(self, topic: str) -> LeasedTask:
+    def _take(self, topic: str) -> Leased:
         _, task = self._waiting[topic].popleft()
         self.waiting -= 1
         self._held[task.token] = topic
@@ -62,9 +62,9 @@ class Slots:
                     return True
         return False
 
-    def send_back(self, since: float | None = None) -> list[LeasedTask]:
+    def send_back(self, since: float | None = None) -> list[Leased]:
         """Waiting tasks that came before ``since`` (None: all), out of their lines."""
-        back: list[LeasedTask] = []
+        back: list[Leased] = []
         for line in self._waiting.values():
             while line and (since is None or line[0][0] <= since):
                 back.append(line.popleft()[1])
@@ -76,8 +76,15 @@ class Slots:
         return min((line[0][0] for line in self._waiting.values() if line), default=None)
 
     def wanted(self, ahead: int) -> tuple[int, dict[str, int]]:
-        """How many tasks could be used, in all and by topic, ``ahead`` of free slots."""
-        want = self.total - len(self._held) - self.waiting + ahead
+        """How many tasks could be used, in all and by topic, ``ahead`` of free slots.
+
+        Beyond the free slots it asks for half of what it may hold: while one half is
+        worked on, the call that brings the other is under way.
+        """
+        free = self.total - len(self._held)
+        want = free - self.waiting + ahead
+        if ahead:
+            want = min(want, max(free, (self.total + ahead + 1) // 2))
         by_topic = {
             topic: limit - self._busy[topic] - len(self._waiting[topic]) + ahead
             for topic, limit in self.limits.items()

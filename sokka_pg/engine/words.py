@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+from uuid import UUID
 
-from sokka_pg.model import Json, LeasedTask
+from sokka_pg.model import Json
 
 
 class Reason(StrEnum):
@@ -34,6 +35,29 @@ class Verb(StrEnum):
     RELEASE = "release"
 
 
+class Leased(Protocol):
+    """What is to be known of a task to decide about it; its payload is not."""
+
+    @property
+    def task_id(self) -> UUID: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def pid(self) -> str: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def candidate(self) -> int | None: ...
+
+
+# Words of which there is one for each task are not frozen: setting the fields of a
+# frozen class takes several times as long, and each of these is made once per task.
+
+
 @dataclass(slots=True)
 class Settlement:
     """The end of one attempt, to be written.
@@ -42,7 +66,7 @@ class Settlement:
     ``tries``: how often the database asked to try again.
     """
 
-    task: LeasedTask
+    task: Leased
     verb: Verb
     arg: Json = None
     duration_s: float = 0.0
@@ -50,8 +74,13 @@ class Settlement:
     uncertain: bool = False
     tries: int = 0
 
+    @property
+    def size(self) -> int:
+        """The bytes of its result, about; errors are short."""
+        return len(self.arg) if isinstance(self.arg, str) else 0
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Answer:
     """The database's word on one settlement: ``ok`` or a SQLSTATE."""
 
@@ -79,7 +108,7 @@ class Listening:
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """A run ended or was abandoned.
 
@@ -94,11 +123,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """Answer to ``Exchange``: one per settlement, in order, and the new leases."""
+    """Answer to ``Exchange``: one per settlement, in order, and the new leases.
+
+    ``size``: the bytes of their payloads, about.
+    """
 
     sent_at: float
     answers: Sequence[Answer]
-    leases: Sequence[LeasedTask]
+    leases: Sequence[Leased]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +214,11 @@ class ClearIdle:
     """Take that back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Call the handler of this task."""
 
-    task: LeasedTask
+    task: Leased
 
 
 @dataclass(frozen=True, slots=True)

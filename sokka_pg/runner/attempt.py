@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 from sokka_pg.context import SyncTaskContext, TaskContext
@@ -23,8 +24,8 @@ class Attempt:
     ``abandoned`` when its task was settled without waiting for that."""
 
     __slots__ = (
-        "abandoned", "companions", "context", "kill", "over", "reason", "spec", "started_at",
-        "task", "timer", "unit",
+        "abandoned", "companions", "context", "ended_at", "kill", "over", "reason", "spec",
+        "started_at", "task", "timer", "unit",
     )
 
     def __init__(
@@ -34,11 +35,11 @@ class Attempt:
     ) -> None:
         self.task, self.spec, self.context = task, spec, context
         self.companions = companions
-        self.started_at = started_at
+        self.started_at = self.ended_at = started_at
         self.reason: Reason | None = None
         self.over = self.abandoned = False
         self.timer: asyncio.TimerHandle | None = None
-        self.unit: asyncio.Task[Settlement | None] | None = None
+        self.unit: asyncio.Task[None] | None = None
         self.kill: Callable[[], None] | None = None
 
     def ended_by(self, exc: BaseException) -> Settlement | None:
@@ -80,12 +81,19 @@ class Attempt:
         return None if self.reason is Reason.LOST else settlement
 
 
-async def run_async(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
+async def run_async(attempt: Attempt) -> Settlement | None:
     """Await the handler. Whatever it raises ends here: SystemExit and
     KeyboardInterrupt would stop the loop, and CancelledError may be its own."""
+    attempt.started_at = monotonic()
+    arguments = read_arguments(attempt.task, attempt.spec, attempt.context)
+    if isinstance(arguments, Settlement):
+        return arguments
     try:
-        with running(attempt.companions, attempt.task):
-            value = await _called(attempt, arguments)
+        if attempt.companions:
+            with running(attempt.companions, attempt.task):
+                value = await attempt.spec.handler(**arguments)
+        else:
+            value = await attempt.spec.handler(**arguments)
     except BaseException as exc:
         settlement = attempt.ended_by(exc)
     else:
@@ -113,11 +121,6 @@ def run_sync(attempt: Attempt, arguments: dict[str, Any]) -> Settlement | None:
         except Exception as exc:
             log.debug("progress of task %s was not written: %r", attempt.task.task_id, exc)
     return settlement
-
-
-def _called(attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[object]:
-    awaitable: Awaitable[object] = attempt.spec.handler(**arguments)
-    return awaitable
 
 
 def read_arguments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +15,9 @@ from sokka_pg.engine.words import Ended, Reason, Settlement
 from sokka_pg.events import Abandoned, EventFeed, Finished, running
 from sokka_pg.model import LeasedTask
 from sokka_pg.registry import Mode, Registry, TaskSpec
-from sokka_pg.runner.attempt import Attempt, read_arguments, run_async, run_sync
+from sokka_pg.runner.attempt import Attempt, read_arguments, run_sync
 from sokka_pg.runner.children import Children
+from sokka_pg.runner.lanes import Lanes
 from sokka_pg.runner.threads import Threads
 from sokka_pg.store import TaskStore
 from sokka_pg.store_async import AsyncTaskStore
@@ -48,7 +50,10 @@ class Runner:
         self._threads = Threads(slots)
         self._children = children
         self._attempts: dict[int, Attempt] = {}
+        self._over: deque[tuple[Attempt, Settlement | None]] = deque()
+        self._told = False
         self._loop = asyncio.get_running_loop()
+        self._lanes = Lanes(self._loop, self._ended)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -68,6 +73,8 @@ class Runner:
         if spec.mode is Mode.PROCESS:
             # the child reads the payload itself: arguments need not be picklable
             self._threads.submit(partial(self._in_process, attempt))
+        elif spec.mode is Mode.ASYNC:
+            self._lanes.put(attempt)
         else:
             self._begin(attempt)
         timeout = task.timeout or spec.timeout
@@ -98,7 +105,8 @@ class Runner:
             attempt.context.hear(hashes, everything)
 
     def close(self) -> None:
-        """End idle threads and all child processes."""
+        """End idle lanes, idle threads and all child processes."""
+        self._lanes.close()
         self._threads.close()
         self._children.close()
 
@@ -111,9 +119,6 @@ class Runner:
         arguments = read_arguments(attempt.task, attempt.spec, attempt.context)
         if isinstance(arguments, Settlement):
             self._ended(attempt, arguments)
-        elif attempt.spec.mode is Mode.ASYNC:
-            attempt.unit = self._loop.create_task(run_async(attempt, arguments))
-            attempt.unit.add_done_callback(partial(self._awaited, attempt))
         else:
             self._threads.submit(partial(self._in_thread, attempt, arguments))
 
@@ -128,16 +133,22 @@ class Runner:
         self._from_thread(attempt, settlement)
 
     def _from_thread(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        self._over.append((attempt, settlement))
+        if self._told:
+            return  # the loop will come and find it
+        self._told = True
         try:
-            self._loop.call_soon_threadsafe(self._ended, attempt, settlement)
+            self._loop.call_soon_threadsafe(self._take_over)
         except RuntimeError:  # the loop is gone, and the worker with it
             log.debug("task %s ended after its worker", attempt.task.task_id)
 
     # --- on the loop ------------------------------------------------------
 
-    def _awaited(self, attempt: Attempt, unit: asyncio.Task[Settlement | None]) -> None:
-        # cancelled before its first step: the handler was never called
-        self._ended(attempt, attempt.halted() if unit.cancelled() else unit.result())
+    def _take_over(self) -> None:
+        # first: whoever ends from now on tells again
+        self._told = False
+        while self._over:
+            self._ended(*self._over.popleft())
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
         attempt.over, attempt.unit, attempt.kill = True, None, None
@@ -148,7 +159,8 @@ class Runner:
         if attempt.abandoned:
             self._report(Ended(token, None))
             return
-        duration = monotonic() - attempt.started_at
+        attempt.ended_at = monotonic()
+        duration = attempt.ended_at - attempt.started_at
         if settlement is not None:
             settlement.duration_s = duration
         elif attempt.context.terminated:

@@ -14,9 +14,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from sokka_pg import events
+from sokka_pg.calls import Grant
 from sokka_pg.connections import ConnectionOptions
 from sokka_pg.engine import Engine, EngineSettings, words
 from sokka_pg.engine.words import Reason
@@ -149,7 +150,7 @@ class Worker:
 
     async def _serve(self) -> None:
         self._runner = Runner(
-            self.registry, self._stores, self.slots, self._tell, self.lease_lost,
+            self.registry, self._stores, self.slots, self._note, self.lease_lost,
             Children(self._url, self._schema), self.feed,
         )
         self._keeper.start()
@@ -183,7 +184,9 @@ class Worker:
             await self._next_news()
             inbox, self._inbox = self._inbox, []
             for command in self._engine.step(inbox or (words.Tick(),), monotonic()):
-                self._obey(command)
+                if self._obey(command):
+                    # let it be sent: the database works on it while the rest is done here
+                    await asyncio.sleep(0)
 
     async def _next_news(self) -> None:
         """Until there is news, or the engine wants to be asked."""
@@ -208,18 +211,24 @@ class Worker:
         if self._nap is not None and not self._nap.done():
             self._nap.set_result(None)
 
-    def _tell(self, event: words.Input) -> None:
+    def _note(self, event: words.Input) -> None:
         self._inbox.append(event)
-        self._wake()
+        nap = self._nap
+        if nap is not None and not nap.done():
+            nap.set_result(None)
+
+    def _tell(self, event: words.Input) -> None:
+        self._note(event)
         if isinstance(event, words.StopAsked):
             log.info("worker %s is stopping%s", self.pid, " now" if event.now else "")
             self.feed.emit(events.WorkerStopping(self.pid, event.now))
 
-    def _obey(self, command: words.Command) -> None:
+    def _obey(self, command: words.Command) -> bool:
+        """Do it; whether it is a call, which begins to be made."""
         if isinstance(command, words.Run):
             if self.feed.wanted:
                 self.feed.emit(narrate.about(events.Started, command.task))
-            self._runner.start(command.task)
+            self._runner.start(cast(Grant, command.task).read())
         elif isinstance(command, words.Forget):
             self._keeper.drop(command.tokens)
         elif isinstance(command, words.Settled):
@@ -228,6 +237,8 @@ class Worker:
             self._runner.halt(command.token, command.reason)
         else:
             self._call = asyncio.create_task(self._perform(command))
+            return True
+        return False
 
     async def _perform(self, call: words.Call) -> None:
         self._tell(await self._desk.perform(call))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
-from sokka_pg import calls, events, model
+from sokka_pg import calls, events
 from sokka_pg.engine import words
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.leases import Hold
@@ -23,6 +23,7 @@ log = logging.getLogger("sokka_pg.worker")
 
 SWEEP_BATCH = 500
 MARK = timedelta(seconds=60)
+ACCEPTED = Answer("ok")
 
 
 class Desk:
@@ -93,17 +94,17 @@ class Desk:
         return words.Cleared()
 
     async def _exchange(self, call: words.Exchange) -> words.Exchanged:
-        settlements = [
-            model.Settlement(s.task.task_id, s.task.token, s.verb, s.arg)
-            for s in call.settlements
-        ]
+        settlements = call.settlements
+        to_reserve = calls.reserving(call.topics, call.max_tasks, self._lease, call.limits)
         sent_at = monotonic()
-        batch = await self._link.send(calls.settle_and_reserve(
-            self._pid, settlements, call.topics, call.max_tasks, self._lease, call.limits
+        found = await self._link.send(calls.exchange(
+            self._pid,
+            [(each.task.task_id, each.task.token) for each in settlements],
+            [each.verb for each in settlements],
+            [_text_of(each) for each in settlements],
+            to_reserve,
         ))
-        # the answer is ordered by settlement, new leases in no order; tokens were
-        # drawn in the queue's
-        leases = sorted(batch.leases, key=lambda task: task.token)
+        leases = found.grants
         self._keeper.add([Hold(task.task_id, task.token, sent_at) for task in leases])
         if self._feed.wanted:
             took = monotonic() - sent_at
@@ -111,8 +112,11 @@ class Desk:
                 events.Called("exchange", took, settled=len(settlements), reserved=len(leases)),
                 *map(narrate.reserved, leases),
             )
-        answers = [Answer(v.verdict, v.detail) for v in batch.verdicts]
-        return words.Exchanged(sent_at, answers, leases)
+        answers = [
+            ACCEPTED if detail is None and verdict == "ok" else Answer(verdict, detail)
+            for verdict, detail in found.verdicts
+        ]
+        return words.Exchanged(sent_at, answers, leases, sum([each.size for each in leases]))
 
     async def _sweep(self) -> words.SweepDone:
         sent_at = monotonic()
@@ -140,3 +144,9 @@ class Desk:
             self._failing_since = None
             log.info("the database serves again after %.1f s", after)
             self._feed.emit(events.Reconnected("desk", after))
+
+
+def _text_of(settlement: words.Settlement) -> str | None:
+    if settlement.arg is None and settlement.verb is words.Verb.TERMINATE:
+        return None
+    return calls.settlement_text(settlement)

@@ -12,9 +12,9 @@ from psycopg import AsyncConnection, IsolationLevel
 
 from sokka_pg.calls import Call
 from sokka_pg.connections import ConnectionOptions, connect_arguments
-from sokka_pg.connections.sending import send_async
+from sokka_pg.connections.sending import send_async, send_explicit_async
 from sokka_pg.lease_keeper import shut
-from sokka_pg.translate import from_connecting, translated
+from sokka_pg.translate import from_connecting
 
 T = TypeVar("T")
 
@@ -42,9 +42,7 @@ class Link:
             with self._cut_after(connection):
                 if not self._explicit:
                     return await send_async(connection, call, self._schema, foreign=False)
-                with translated():
-                    async with connection.transaction():
-                        return await send_async(connection, call, self._schema, foreign=True)
+                return await send_explicit_async(connection, call, self._schema)
         except BaseException:
             # whatever it was, a fresh connection has no part in it
             await self.close()

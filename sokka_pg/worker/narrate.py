@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from sokka_pg import events
+from sokka_pg.calls import Grant
 from sokka_pg.engine.outcomes import code_of
-from sokka_pg.engine.words import Answer, Settlement, Verb
+from sokka_pg.engine.words import Answer, Leased, Settlement, Verb
 from sokka_pg.events import EventFeed, TaskEvent
-from sokka_pg.model import LeasedTask
 
 log = logging.getLogger("sokka_pg.worker")
 E = TypeVar("E", bound=TaskEvent)
@@ -19,12 +19,12 @@ READY_AND_TAKEN = 2
 """The record_ver of a task whose first change since its creation is this lease."""
 
 
-def about(kind: type[E], task: LeasedTask, **more: Any) -> E:
+def about(kind: type[E], task: Leased, **more: Any) -> E:
     """An event of this kind about a task."""
     return kind(task.task_id, task.topic, task.kind, task.attempt, task.token, **more)
 
 
-def reserved(task: LeasedTask) -> events.Reserved:
+def reserved(task: Grant) -> events.Reserved:
     """That a task was handed to us, and how long that took."""
     # a task that was woken, or handed out before, has been written more than twice
     at_once = task.record_ver == READY_AND_TAKEN

@@ -27,17 +27,18 @@ class WorkerOptions:
     ``lease``: how long a dead worker's tasks stay taken; renewed all the while
     (300 ms or more). ``grace``: how long running handlers may go on after a stop.
     ``concurrency``: handlers at a time, in all; without it the sum of the
-    topics' limits. ``prefetch``: tasks reserved ahead of free slots, at most, and
-    only for handlers that take milliseconds. ``poll``: how often an idle worker
-    looks although nothing was notified. ``startup``: how long it waits for a
-    database that is not there yet. ``listen``: whether to be notified at all.
+    topics' limits. ``prefetch``: tasks reserved ahead of free slots, at most; only for
+    handlers that take milliseconds, and no more than about 8 MiB of payloads.
+    ``poll``: how often an idle worker looks although nothing was notified. ``startup``:
+    how long it waits for a database that is not there yet. ``listen``: whether to be
+    notified at all.
     ``schedules``: whether to put the app's schedules and to fire whatever is due.
     """
 
     lease: Duration = timedelta(seconds=30)
     grace: Duration = timedelta(seconds=30)
     concurrency: int | None = None
-    prefetch: int = 200
+    prefetch: int = 500
     poll: Duration = timedelta(seconds=1)
     startup: Duration = timedelta(seconds=60)
     listen: bool = True

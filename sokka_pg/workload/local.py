@@ -24,8 +24,8 @@ from uuid import UUID
 from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.errors import BadArgument, Busy, SokkaError
-from sokka_pg.model import Fail, LeasedTask, Outcome, Retry
-from sokka_pg.registry import Mode, PayloadReader, Registry, TaskSpec
+from sokka_pg.model import Fail, Outcome, Retry
+from sokka_pg.registry import Findable, Mode, PayloadReader, Registry, TaskSpec
 from sokka_pg.runner import Stores
 from sokka_pg.worker import Worker, WorkerOptions
 from sokka_pg.workload.calling import Work
@@ -81,7 +81,7 @@ class Works(Registry):
             if self._by_id.get(task_id) is accepted.work:
                 del self._by_id[task_id]
 
-    def find(self, task: LeasedTask) -> TaskSpec | None:
+    def find(self, task: Findable) -> TaskSpec | None:
         work = self._by_id.get(task.task_id) or self._by_kind.get(task.kind)
         if work is None or (work.lost and task.task_id not in self._by_id):
             return None

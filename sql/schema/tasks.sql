@@ -57,7 +57,10 @@ create table sokka.tasks (
         and (token is null) = (lease_expires_at is null)
     )
 ) with (
-    fillfactor = 70,
+    -- Each row is written once more when it is claimed. With 70 every second one found
+    -- no room in its page: a lock and all of its columns went to the WAL (1,252 bytes to
+    -- work a task instead of 1,109).
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_insert_scale_factor = 0.2,

@@ -1,4 +1,4 @@
-"""A queue at work goes from the first revision to the next one, and back."""
+"""A queue at work goes from a revision to a later one, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sokka_pg import migrate
 from sokka_pg.errors import SokkaError
 
-FIRST, NEXT = "0001", "0002"
+FIRST, SECOND = "0001", "0002"
 
 
 @pytest.fixture
@@ -90,4 +90,32 @@ def test_what_still_waits_for_others_keeps_the_revision(empty_db: str) -> None:
         connection.execute("select sokka.fan_out('[{\"topic\": \"t\"}]')")
     with pytest.raises(SokkaError, match="tasks still wait for others"):
         migrate.downgrade(empty_db, to=FIRST)
-    assert migrate.current(empty_db) == NEXT
+    assert migrate.current(empty_db) == migrate.revisions()[-1]
+
+
+def test_work_goes_on_through_the_second_revision_and_back(empty_db: str) -> None:
+    migrate.upgrade(empty_db)
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+
+        def rows(query: str, *values: object) -> list[tuple[object, ...]]:
+            return connection.execute(query.encode(), values).fetchall()
+
+        create = """select created from sokka.create_tasks('[{"topic": "t"}, {"topic": "t"}]')"""
+        step = """
+            select verdict from sokka.settle_and_reserve('me',
+                array(select task_id from sokka.tasks where status = 'running' order by 1),
+                array(select token from sokka.tasks where status = 'running' order by task_id),
+                array(select 'terminate' from sokka.tasks where status = 'running'), null,
+                array['t'], 1)
+        """
+        assert rows(create) == [(True,), (True,)]
+        assert rows(step) == [("reserved",)]
+        migrate.downgrade(empty_db, to=SECOND)
+        assert rows(step) == [("ok",), ("reserved",)]
+        assert rows(create) == [(True,), (True,)]
+        assert rows("select created from sokka.create_task('t')") == [(True,)]
+        assert rows("select woken from sokka.sweep()") == [(0,)]
+        migrate.upgrade(empty_db)
+        assert rows(step) == [("ok",), ("reserved",)]
+        assert rows("select proname from pg_proc where pronamespace = 'sokka'::regnamespace"
+                    " group by 1 having count(*) > 1") == []  # fmt: skip

@@ -418,7 +418,10 @@ def test_nothing_is_kept_of_tasks_that_are_through() -> None:
         if it.all(words.Sweep):
             it.tell(words.SweepDone(0, None))
         it.tell(*[it.end(task) for task in batch])
+    # the call under way was sent before the last of them ended
     it.answer([], *[OK] * 500)
+    if it.all(words.Exchange):
+        it.answer([], *[OK] * 500)
     assert it.engine.unsettled == 0
     assert it.engine.slots.busy == 0
 
@@ -465,3 +468,19 @@ def test_a_wait_whose_answer_was_lost_is_not_taken_for_a_lost_lease() -> None:
     it.answer([], Answer("SK006", {"status": "snoozed"}))
     (settled,) = it.all(words.Settled)
     assert [answer.verdict for _, answer in settled.outcomes] == ["ok"]
+
+
+def test_large_results_go_in_calls_of_bounded_size_and_no_task_is_taken_meanwhile() -> None:
+    it = desk(slots=20)
+    tasks = [leased() for _ in range(20)]
+    it.answer(tasks)
+    it.tell(*[words.Ended(t.token, Settlement(t, Verb.TERMINATE, "x" * (3 << 20))) for t in tasks])
+    settled, calls = 0, 0
+    while it.engine.outbox:
+        call = it.only(words.Exchange)
+        size = sum(each.size for each in call.settlements)
+        assert size < 12 << 20
+        settled, calls = settled + len(call.settlements), calls + 1
+        assert call.max_tasks <= settled
+        it.answer([], *[OK] * len(call.settlements))
+    assert (settled, calls) == (20, 7)

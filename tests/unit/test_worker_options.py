@@ -144,3 +144,17 @@ def test_an_unknown_option_of_configure_is_refused() -> None:
 
     with pytest.raises(UsageError, match="prioritty"):
         handler.configure(prioritty=1).enqueue()  # type: ignore[call-arg]
+
+
+def test_little_is_reserved_ahead_of_large_payloads() -> None:
+    pace = Pace(ahead_bytes=1000)
+    pace.finished(10_000, 1.0)
+    pace.weighed(10, 100)
+    assert pace.prefetch(1.0, 500) == 100
+    pace.weighed(1, 400)
+    assert pace.prefetch(1.0, 500) == 2
+    pace.weighed(1, 10_000)
+    assert pace.prefetch(1.0, 500) == 0
+    for _ in range(100):
+        pace.weighed(100, 0)
+    assert pace.prefetch(1.0, 500) == 500

@@ -19,6 +19,13 @@ language sql immutable as $$
     end
 $$;
 
+-- plain_name: whether it is surely a name, by the fewest steps; of what is not,
+-- name_fault says why.
+create function sokka.plain_name(p_name text) returns boolean
+language sql immutable as $$
+    select coalesce(octet_length(p_name) <= 200 and p_name !~ '^ *$|[[:cntrl:]]', false)
+$$;
+
 create function sokka.check_name(p_argument text, p_name text) returns void
 language plpgsql as $$
 begin
@@ -151,12 +158,18 @@ exception when data_exception then
 end
 $$;
 
+-- old_snapshot: whether this transaction does not see what others commit meanwhile.
+create function sokka.old_snapshot() returns boolean
+language sql stable as $$
+    select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+$$;
+
 -- check_isolation: lease verbs need READ COMMITTED: under an older snapshot a
 -- fence accepts a dead lease.
 create function sokka.check_isolation() returns void
 language plpgsql as $$
 begin
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    if sokka.old_snapshot() then
         perform sokka.refuse('25001',
             'a lease verb needs a READ COMMITTED transaction',
             jsonb_build_object('isolation', current_setting('transaction_isolation'),

@@ -12,7 +12,8 @@
 create view sokka.locked_task as
 select task_id, topic, status, pid, token, leased_at, lease_expires_at, record_ver,
        attempt, failures, losses, max_attempts, max_losses, retry, run_at, expires_at,
-       cancel_requested_at, cancel_reason, event_seq, reserved_seq, created_at, is_join, candidate
+       cancel_requested_at, cancel_reason, event_seq, reserved_seq, created_at, is_join, candidate,
+       parent_task_id
   from sokka.tasks;
 
 -- found: how a row stands, for the detail of a refusal.

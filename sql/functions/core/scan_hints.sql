@@ -25,8 +25,11 @@ language plpgsql as $$
 declare
     v_hints jsonb := sokka.scan_hints();
 begin
-    if not v_hints ? p_key and (select count(*) from jsonb_object_keys(v_hints)) >= 32 then
-        v_hints := '{}';
+    -- Nested, so that the count is no part of an expression that is evaluated in place.
+    if not v_hints ? p_key then
+        if (select count(*) from jsonb_object_keys(v_hints)) >= 32 then
+            v_hints := '{}';
+        end if;
     end if;
     perform set_config('skpg_hint.sokka', (v_hints || jsonb_build_object(p_key, p_hint))::text, false);
 end

@@ -70,7 +70,8 @@ $$;
 create function sokka.trust_tokens() returns void
 language plpgsql as $$
 begin
-    if sokka.incarnation_hash() <> (select i.last_value from sokka.incarnation_seq i) then
+    if sokka.incarnation_hash()
+       is distinct from pg_sequence_last_value('sokka.incarnation_seq') then
         perform sokka.lift_tokens(false);
     end if;
 end

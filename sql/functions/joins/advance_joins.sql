@@ -174,6 +174,7 @@ language plpgsql
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 begin
     with news as (
@@ -244,6 +245,7 @@ create function sokka.let_children_go(p_join sokka.joins) returns sokka.joins
 language plpgsql
 set enable_seqscan = off
 set enable_sort = off
+set jit = off
 as $$
 declare
     -- Null without a limit: then all have been let go already.

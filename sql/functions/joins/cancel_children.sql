@@ -7,6 +7,7 @@ create function sokka.cancel_children(
 ) returns integer
 language plpgsql
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     v_left integer := p_max;
@@ -42,6 +43,7 @@ create function sokka.ask_children(
 ) returns integer
 language plpgsql
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     v_now constant timestamptz := sokka.clock();

@@ -20,12 +20,6 @@ create trigger tasks_departed after delete on sokka.tasks
     for each row when (old.candidate is not null or old.is_join)
     execute function sokka.note_departure();
 
--- old_snapshot: whether this transaction does not see what others commit meanwhile.
-create function sokka.old_snapshot() returns boolean
-language sql stable as $$
-    select current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-$$;
-
 -- leave_orphans: of cancelled tasks, those that have children, which are to be cancelled
 -- too. Noted in the inbox, so that the sweep goes on where this call stops. Under an old
 -- snapshot children made since cannot be seen: then all of them are noted.
@@ -72,6 +66,7 @@ $$;
 create function sokka.wake_waiting(p_parents uuid[], p_children uuid[], p_now timestamptz) returns void
 language plpgsql
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     v_woken uuid[];

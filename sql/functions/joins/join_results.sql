@@ -21,6 +21,7 @@ create function sokka.join_results(
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin

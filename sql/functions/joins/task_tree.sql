@@ -12,6 +12,7 @@ create function sokka.task_tree(
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin

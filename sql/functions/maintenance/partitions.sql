@@ -15,7 +15,7 @@ language sql immutable as $$
 $$;
 
 create function sokka.partition_name(p_parent text, p_start timestamptz) returns text
-language sql immutable as $$
+language sql stable as $$
     select p_parent || '_' || to_char(p_start at time zone 'UTC', 'YYYYMMDD')
 $$;
 
@@ -106,10 +106,17 @@ end
 $$;
 
 -- prepare_partitions_if_due: part of the sweep; a glance at the catalogue as long
--- as the partitions of the next two weeks are there.
+-- as the partitions of the next two weeks are there, every ten seconds of a session.
 create function sokka.prepare_partitions_if_due() returns void
 language plpgsql as $$
+declare
+    v_now constant double precision := date_part('epoch', sokka.clock());
+    v_looked constant double precision := sokka.scan_hint('partitions') ->> 'at';
 begin
+    if v_now - v_looked between 0 and 10 then
+        return;
+    end if;
+    perform sokka.set_scan_hint('partitions', jsonb_build_object('at', v_now));
     if not pg_try_advisory_xact_lock('sokka.settings'::regclass::oid::integer, 3) then
         return;
     end if;

@@ -20,24 +20,29 @@ declare
     v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
     v_from timestamptz := case when v_full then '-infinity' else (v_hint ->> 'from')::timestamptz end;
     v_now timestamptz;
-    v_locked uuid[];
+    -- Where the rows are: nobody else can move what is locked.
+    v_locked tid[];
     v_last timestamptz;
     v_topics text[];
 begin
-    select array_agg(l.task_id), max(l.run_at) into v_locked, v_last
-      from (select t.task_id, t.run_at from sokka.tasks t
+    select array_agg(l.ctid), max(l.run_at) into v_locked, v_last
+      from (select t.ctid, t.run_at from sokka.tasks t
              where t.status = 'snoozed' and t.run_at >= v_from and t.run_at <= v_started
              order by t.run_at limit p_max for update skip locked) l;
-    v_now := sokka.clock();
-    with woken as (
-        update sokka.tasks t
-           set status = 'starting', queue_pos = nextval('sokka.queue_pos_seq'),
-               record_ver = t.record_ver + 1, updated_at = v_now
-         where t.task_id = any (v_locked)
-           and (t.expires_at is null or t.expires_at > v_now)
-        returning t.topic
-    )
-    select count(*), array_agg(distinct w.topic order by w.topic) into woken, v_topics from woken w;
+    woken := 0;
+    if v_locked is not null then
+        v_now := sokka.clock();
+        with woken as (
+            update sokka.tasks t
+               set status = 'starting', queue_pos = nextval('sokka.queue_pos_seq'),
+                   record_ver = t.record_ver + 1, updated_at = v_now
+             where t.ctid = any (v_locked)
+               and (t.expires_at is null or t.expires_at > v_now)
+            returning t.topic
+        )
+        select count(*), array_agg(distinct w.topic order by w.topic)
+          into woken, v_topics from woken w;
+    end if;
     v_from := case when cardinality(v_locked) = p_max then v_last else v_started end;
     select t.run_at into next_wake from sokka.tasks t
      where t.status = 'snoozed' and t.run_at >= v_from order by t.run_at limit 1;
@@ -48,9 +53,10 @@ begin
 end
 $$;
 
--- full_scan_due: whether a scan must begin at the left end.
+-- full_scan_due: whether a scan must begin at the left end. Stable, for extract is: as an
+-- immutable one it could not be evaluated in place, and was parsed once a transaction.
 create function sokka.full_scan_due(p_hint jsonb, p_now timestamptz) returns boolean
-language sql immutable as $$
+language sql stable as $$
     select coalesce(
         extract(epoch from p_now)::double precision - (p_hint ->> 'at')::double precision
             not between 0 and greatest(1, 20 * (p_hint ->> 'took')::double precision),
@@ -147,10 +153,12 @@ begin
              where t.expires_at >= v_from and t.expires_at <= v_started
                and t.expires_at is not null and t.status <> 'running'
              order by t.expires_at limit p_max for update skip locked) l;
-    -- The rows are locked and a deadline never moves: no need to judge again.
-    perform sokka.finish_tasks(v_locked, 'failed', null,
-        '{"code": "expired", "message": "its deadline passed before it was reserved"}',
-        sokka.clock(), false);
+    if v_locked is not null then
+        -- The rows are locked and a deadline never moves: no need to judge again.
+        perform sokka.finish_tasks(v_locked, 'failed', null,
+            '{"code": "expired", "message": "its deadline passed before it was reserved"}',
+            sokka.clock(), false);
+    end if;
     expired := coalesce(cardinality(v_locked), 0);
     select t.expires_at into next_deadline from sokka.tasks t
      where t.expires_at >= v_from and t.expires_at is not null and t.status <> 'running'
@@ -198,6 +206,7 @@ create function sokka.sweep_once(
 language plpgsql as $$
 declare
     v_class constant integer := 'sokka.settings'::regclass::oid::integer;
+    v_now constant bigint := date_part('epoch', sokka.clock()) * 1000;
     v_done record;
 begin
     if not pg_try_advisory_lock(v_class, 1) then
@@ -209,7 +218,11 @@ begin
         return;
     end if;
     begin
-        perform setval('sokka.swept_at_seq', (extract(epoch from sokka.clock()) * 1000)::bigint);
+        -- Written now and then only: it makes a transaction that changes nothing else wait
+        -- for the disk.
+        if v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99 then
+            perform setval('sokka.swept_at_seq', v_now);
+        end if;
         v_done := sokka.sweep_parts(p_max);
     exception when others or query_canceled then
         perform pg_advisory_unlock(v_class, 1);

@@ -4,7 +4,7 @@
 create function sokka.new_task_id() returns uuid
 language plpgsql as $$
 declare
-    v_micros constant bigint := extract(epoch from clock_timestamp()) * 1000000;
+    v_micros constant bigint := date_part('epoch', clock_timestamp()) * 1000000;
 begin
     return (lpad(to_hex((v_micros / 1000 << 16) | 28672 | v_micros % 1000 * 4096 / 1000), 16, '0')
         || substr(gen_random_uuid()::text, 20))::uuid;
@@ -25,6 +25,28 @@ begin
     end if;
     return null;
 end
+$$;
+
+-- plain_options: whether these surely break no rule of spec_fault, by the fewest steps;
+-- null stands for the default. The payload's size is another matter.
+create function sokka.plain_options(
+    p_topic text, p_kind text, p_sub_topic text, p_priority integer, p_run_at timestamptz,
+    p_max_attempts integer, p_timeout interval, p_expires_at timestamptz, p_headers jsonb,
+    p_max_losses integer, p_on_conflict text
+) returns boolean
+language sql stable as $$
+    select sokka.plain_name(p_topic)
+       and (p_kind is null or p_kind = 'default' or sokka.plain_name(p_kind))
+       and (p_sub_topic is null or p_sub_topic = 'default' or sokka.plain_name(p_sub_topic))
+       and (p_priority is null or p_priority between 0 and 9)
+       and (p_max_attempts is null or p_max_attempts >= 0)
+       and (p_max_losses is null or p_max_losses >= 0)
+       and (p_run_at is null or p_run_at >= '1970-01-01 00:00+00' and p_run_at < '9999-01-01 00:00+00')
+       and (p_expires_at is null
+            or p_expires_at >= '1970-01-01 00:00+00' and p_expires_at < '9999-01-01 00:00+00')
+       and (p_timeout is null or extract(epoch from p_timeout) between 0.001 and 31557600)
+       and (p_headers is null or sokka.headers_fault(p_headers) is null)
+       and (p_on_conflict is null or p_on_conflict in ('existing', 'error'))
 $$;
 
 -- spec_fault: null, or the first rule that a spec breaks, led by the argument.
@@ -277,6 +299,7 @@ create function sokka.specs_by_id(p_specs sokka.task_spec[], p_ids uuid[], p_amo
 returns setof sokka.task_spec
 language plpgsql
 set enable_nestloop = off
+set jit = off
 as $$
 begin
     return query

@@ -17,6 +17,7 @@ set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_sort = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare

@@ -14,6 +14,7 @@ language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -50,6 +51,7 @@ $$;
 create function sokka.acknowledge(p_task_id uuid, p_seq bigint) returns void
 language plpgsql
 set enable_seqscan = off
+set jit = off
 as $$
 declare
     v_stream sokka.streams;

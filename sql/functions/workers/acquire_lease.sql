@@ -42,7 +42,7 @@ begin
     end if;
     perform sokka.make_ready(v_task, v_now);
     return query select * from sokka.grant_leases(
-        array[p_task_id], p_pid, coalesce(v_lease, sokka.lease_of(v_task.topic)), false);
+        array(select t.ctid from sokka.tasks t where t.task_id = p_task_id), p_pid, coalesce(v_lease, sokka.lease_of(v_task.topic)), false);
 end
 $$;
 

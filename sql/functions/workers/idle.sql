@@ -33,10 +33,12 @@ $$;
 -- clear_idle: the caller is busy or gone; nobody need notify it. Marks that were
 -- left behind go with it.
 create function sokka.clear_idle(p_pid text) returns void
-language sql security definer
+language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
+begin
     delete from sokka.idle_workers w
-     where w.pid = p_pid or w.idle_until < sokka.clock() - interval '1 day'
+     where w.pid = p_pid or w.idle_until < sokka.clock() - interval '1 day';
+end
 $$;

@@ -11,6 +11,7 @@ set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin

@@ -80,15 +80,19 @@ create function sokka.check_settle(
 language plpgsql as $$
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
-    perform sokka.check_not_null('verbs', p_verbs is null or array_position(p_verbs, null) is not null);
+    if p_verbs is null or array_position(p_verbs, null) is not null then
+        perform sokka.check_not_null('verbs', true);
+    end if;
     if cardinality(p_verbs) <> cardinality(p_task_ids) then
         perform sokka.refuse_argument('verbs', 'must hold one verb for each task id');
     end if;
-    if not p_verbs <@ array['terminate', 'fail', 'retry', 'snooze', 'release', 'wait'] then
+    if 'terminate' <> any (p_verbs) and not p_verbs <@ array['terminate', 'fail', 'retry', 'snooze', 'release', 'wait'] then
         perform sokka.refuse_argument('verbs',
             'must be terminate, fail, retry, snooze, release or wait');
     end if;
-    perform sokka.check_results('args', p_task_ids, p_args);
+    if p_args is not null then
+        perform sokka.check_results('args', p_task_ids, p_args);
+    end if;
 end
 $$;
 
@@ -97,19 +101,17 @@ create function sokka.settle_batch(
 ) returns setof sokka.verdict
 language plpgsql as $$
 declare
-    v_args constant jsonb[] := coalesce(p_args, array_fill(null::jsonb, array[cardinality(p_verbs)]));
     v_part record;
 begin
     if 'terminate' = all (p_verbs) then
-        return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, v_args,
-            array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o));
+        return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, p_args);
         return;
     end if;
     for v_part in
         select m.verb = 'terminate' as terminate, array_agg(m.task_id) as task_ids,
                array_agg(m.token) as tokens, array_agg(m.verb) as verbs,
                array_agg(m.arg) as args, array_agg(m.ord) as ords
-          from unnest(p_task_ids, p_tokens, p_verbs, v_args)
+          from unnest(p_task_ids, p_tokens, p_verbs, p_args)
                with ordinality m (task_id, token, verb, arg, ord)
          group by 1 order by 1 desc loop
         if v_part.terminate then
@@ -161,7 +163,9 @@ set lock_timeout = '3s'
 as $$
 #variable_conflict use_column
 declare
-    v_lease constant interval := sokka.checked_lease('lease', p_lease);
+    v_lease constant interval
+        := case when p_lease is not null then sokka.checked_lease('lease', p_lease) end;
+    v_ended record;
 begin
     if p_max_tasks < 0 then
         perform sokka.refuse_argument('max_tasks', 'must not be negative');
@@ -172,7 +176,19 @@ begin
     if cardinality(p_topics) > 0 and p_max_tasks > 0 then
         perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
     end if;
-    if cardinality(p_task_ids) > 0 then
+    if cardinality(p_task_ids) > 0 and 'terminate' = all (p_verbs) then
+        -- As settle_batch does it; but each row that is passed on by another function
+        -- costs 0.3 us.
+        v_ended := sokka.end_leases(p_pid, p_task_ids, p_tokens, p_args, null);
+        return query select m.ord, m.task_id, 'ok', null::jsonb, null::sokka.leased_task
+                       from unnest(v_ended.task_ids, v_ended.ords) m (task_id, ord);
+        if cardinality(v_ended.ords) < cardinality(p_task_ids) then
+            return query select s.ord, s.task_id, s.verdict, s.detail, null::sokka.leased_task
+                           from sokka.judge_missed(p_pid, p_task_ids, p_tokens,
+                               array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o),
+                               v_ended.ords, v_ended.ended_at) s;
+        end if;
+    elsif cardinality(p_task_ids) > 0 then
         return query select s.ord, s.task_id, s.verdict, s.detail, null::sokka.leased_task
                        from sokka.settle_batch(p_pid, p_task_ids, p_tokens, p_verbs, p_args) s;
     end if;

@@ -12,16 +12,20 @@ as $$
 declare
     v_task sokka.locked_task;
 begin
-    perform sokka.check_json('result', p_result, (select s.max_data_bytes from sokka.settings s));
+    if p_result is not null then
+        perform sokka.check_json('result', p_result, (select s.max_data_bytes from sokka.settings s));
+    end if;
     v_task := sokka.lock_for_ending(p_task_id, p_pid, p_token);
     return next sokka.finish_task(v_task, 'terminated', p_result, null, sokka.clock(), true);
 end
 $$;
 
--- terminate_batch: as terminate_tasks, for callers that have checked the arguments.
-create function sokka.terminate_batch(
-    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_results jsonb[], p_ords bigint[]
-) returns setof sokka.verdict
+-- end_leases: terminate those of a batch that this owner holds; which they were.
+-- p_ords: their positions (null: from 1).
+create function sokka.end_leases(
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_results jsonb[], p_ords bigint[],
+    out task_ids uuid[], out ords bigint[], out ended_at timestamptz
+)
 language plpgsql
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -29,56 +33,82 @@ set enable_mergejoin = off
 set jit = off
 as $$
 declare
-    v_now timestamptz;
-    v_ended uuid[];
-    v_ords bigint[];
+    v_rows tid[];
     v_expiries timestamptz[];
-    v_results jsonb[];
-    v_by_id jsonb;
+    v_first_expiry timestamptz;
+    v_results jsonb;
+    v_related boolean;
 begin
     -- A look-up by key for each pair, in order of ids. As a plain join it was planned
     -- from the running tasks outwards, comparing each with each member: 45 ms at 500
-    -- members against 2.
-    select array_agg(l.task_id), array_agg(m.ord), array_agg(l.lease_expires_at), array_agg(m.result)
-      into v_ended, v_ords, v_expiries, v_results
-      from (select u.* from unnest(p_task_ids, p_tokens, p_ords, p_results)
-                            u (task_id, token, ord, result)
-             order by u.task_id, u.ord) m
+    -- members against 2. Of a pair named twice the first counts.
+    select coalesce(array_agg(l.task_id), '{}'), coalesce(array_agg(m.ord), '{}'),
+           array_agg(l.ctid), array_agg(l.lease_expires_at), min(l.lease_expires_at),
+           bool_or(l.related),
+           jsonb_object_agg(l.task_id, m.result) filter (where m.result is not null)
+      into task_ids, ords, v_rows, v_expiries, v_first_expiry, v_related, v_results
+      from (select distinct on (u.task_id, u.token)
+                   u.task_id, u.token, u.result, coalesce(u.given, u.place) as ord
+              from unnest(p_task_ids, p_tokens, p_results, p_ords)
+                   with ordinality u (task_id, token, result, given, place)
+             order by u.task_id, u.token, u.given, u.place) m
      cross join lateral (
-        select t.task_id, t.lease_expires_at from sokka.tasks t
+        select t.task_id, t.ctid, t.lease_expires_at,
+               t.is_join or t.parent_task_id is not null as related
+          from sokka.tasks t
          where t.task_id = m.task_id and t.token = m.token
            and t.pid = p_pid and t.status = 'running'
            for update skip locked) l;
-    v_now := sokka.clock();
-    -- Drop the expired; of a task named twice keep the first.
-    select coalesce(array_agg(l.task_id), '{}'), coalesce(array_agg(l.ord), '{}'),
-           jsonb_object_agg(l.task_id, l.result) filter (where l.result is not null)
-      into v_ended, v_ords, v_by_id
-      from (select distinct on (u.task_id) u.task_id, u.ord, u.result
-              from unnest(v_ended, v_ords, v_expiries, v_results) u (task_id, ord, expires_at, result)
-             where u.expires_at > v_now
-             order by u.task_id, u.ord) l;
-    perform sokka.finish_tasks(v_ended, 'terminated', v_by_id, null, v_now, true);
+    ended_at := sokka.clock();
+    if v_first_expiry <= ended_at then
+        select coalesce(array_agg(u.task_id), '{}'), coalesce(array_agg(u.ord), '{}'),
+               array_agg(u.place)
+          into task_ids, ords, v_rows
+          from unnest(task_ids, ords, v_rows, v_expiries) u (task_id, ord, place, expires_at)
+         where u.expires_at > ended_at;
+    end if;
+    if task_ids <> '{}' then
+        perform sokka.finish_tasks(task_ids, 'terminated', v_results, null, ended_at, true,
+            p_related => v_related, p_rows => v_rows);
+    end if;
+end
+$$;
+
+-- terminate_batch: as terminate_tasks, for callers that have checked the arguments.
+create function sokka.terminate_batch(
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_results jsonb[], p_ords bigint[] default null
+) returns setof sokka.verdict
+language plpgsql as $$
+declare
+    v_ended constant record := sokka.end_leases(p_pid, p_task_ids, p_tokens, p_results, p_ords);
+begin
     return query select m.ord, m.task_id, 'ok', null::jsonb
-                   from unnest(v_ended, v_ords) m (task_id, ord);
-    return query select * from sokka.judge_missed(p_pid, p_task_ids, p_tokens, p_ords, v_ords, v_now);
+                   from unnest(v_ended.task_ids, v_ended.ords) m (task_id, ord);
+    if cardinality(v_ended.ords) < cardinality(p_task_ids) then
+        return query select * from sokka.judge_missed(p_pid, p_task_ids, p_tokens, coalesce(p_ords,
+            array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o)),
+            v_ended.ords, v_ended.ended_at);
+    end if;
 end
 $$;
 
 create function sokka.check_results(p_argument text, p_task_ids uuid[], p_results jsonb[]) returns void
 language plpgsql as $$
 declare
-    v_max_bytes constant integer := (select s.max_data_bytes from sokka.settings s);
+    v_max_bytes integer;
     v_result jsonb;
 begin
     if p_results is null then
         return;
     end if;
+    v_max_bytes := (select s.max_data_bytes from sokka.settings s);
     if cardinality(p_results) <> cardinality(p_task_ids) then
         perform sokka.refuse_argument(p_argument, 'must hold one value for each task id');
     end if;
     foreach v_result in array p_results loop
-        perform sokka.check_json(p_argument, v_result, v_max_bytes);
+        if octet_length(v_result::text) > v_max_bytes then
+            perform sokka.check_json(p_argument, v_result, v_max_bytes);
+        end if;
     end loop;
 end
 $$;
@@ -97,8 +127,9 @@ set plan_cache_mode = force_generic_plan
 as $$
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
-    perform sokka.check_results('results', p_task_ids, p_results);
-    return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, p_results,
-        array(select o.ord from generate_series(1::bigint, cardinality(p_task_ids)) o (ord)));
+    if p_results is not null then
+        perform sokka.check_results('results', p_task_ids, p_results);
+    end if;
+    return query select * from sokka.terminate_batch(p_pid, p_task_ids, p_tokens, p_results);
 end
 $$;

@@ -216,16 +216,21 @@ def install_from_environment() -> Recorder | None:
 
 
 def _wrap_sending() -> None:
-    """Where the two functions are used by name. An old release has them there, too."""
+    """Where the functions that send are used by name. An old release has not all of them."""
     from sokka_pg import lease_keeper
     from sokka_pg.connections import pools, sending
     from sokka_pg.worker import link
 
-    send, send_async = _recorded(sending.send), _recorded_async(sending.send_async)
-    for module in (sending, pools, lease_keeper, link):
-        for name, wrapped in (("send", send), ("send_async", send_async)):
-            if hasattr(module, name):
-                setattr(module, name, wrapped)
+    wraps = {
+        "send": _recorded, "send_explicit": _recorded,
+        "send_async": _recorded_async, "send_explicit_async": _recorded_async,
+    }
+    for name, wrap in wraps.items():
+        if hasattr(sending, name):
+            wrapped = wrap(getattr(sending, name))
+            for module in (sending, pools, lease_keeper, link):
+                if hasattr(module, name):
+                    setattr(module, name, wrapped)
 
 
 class _Told:
@@ -241,9 +246,19 @@ class _Told:
         return dataclasses.replace(self._call, decode=self._decode)
 
     def _decode(self, rows: list[list[Any]]) -> Any:
-        names = column_names([column.expression for column in self._call.statement.columns])
+        columns = self._call.statement.columns
+        names = column_names([column.expression for column in columns])
+        # JSON that the call reads later, or not at all, comes here as text
+        texts = [each.read is None and each.expression.startswith("cast(") for each in columns]
         self._recorder.answered(
-            self._number, [dict(zip(names, row, strict=True)) for row in rows]
+            self._number,
+            [
+                {
+                    name: json.loads(value) if text and isinstance(value, str) else value
+                    for name, text, value in zip(names, texts, row, strict=True)
+                }
+                for row in rows
+            ],
         )
         self._seen = True
         return self._call.decode(rows)
@@ -254,10 +269,10 @@ class _Told:
 
 
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
-    def send(connection: Any, call: Any, schema: str, *, foreign: bool) -> Any:
+    def send(connection: Any, call: Any, schema: str, **reading: bool) -> Any:
         told = _Told(connection, call)
         try:
-            return original(connection, told.call, schema, foreign=foreign)
+            return original(connection, told.call, schema, **reading)
         except BaseException as error:
             told.failed(error)
             raise
@@ -266,10 +281,10 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def send_async(connection: Any, call: Any, schema: str, *, foreign: bool) -> Any:
+    async def send_async(connection: Any, call: Any, schema: str, **reading: bool) -> Any:
         told = _Told(connection, call)
         try:
-            return await original(connection, told.call, schema, foreign=foreign)
+            return await original(connection, told.call, schema, **reading)
         except BaseException as error:
             told.failed(error)
             raise

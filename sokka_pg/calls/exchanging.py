@@ -1,0 +1,151 @@
+"""``settle_and_reserve`` as a worker sends it, many times a second.
+
+What it shows was handed out by the database or made here, so it is not checked again.
+Leases stay as they came over the wire until somebody wants to know: a worker needs a
+few words of a task before it sends its next call; what a handler is given (JSON,
+durations, the model's class) is read after that, while the database works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, make_dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+from sokka_pg.calls import arguments
+from sokka_pg.calls.statement import (
+    Call,
+    Column,
+    Statement,
+    array_text,
+    column,
+    columns_of,
+    plain_array_text,
+)
+from sokka_pg.calls.workers import SETTLE, WANTED, wanted
+from sokka_pg.durations import Duration
+from sokka_pg.model import Json, LeasedTask
+from sokka_pg.payload import decode
+
+
+class Grant(NamedTuple):
+    """The columns of a leased task, in the order of ``LeasedTask``."""
+
+    task_id: UUID
+    task_group_id: UUID
+    topic: str
+    sub_topic: str
+    kind: str
+    data_text: str | None
+    headers_text: str | None
+    pid: str
+    token: int
+    lease_expires_at: datetime
+    attempt: int
+    failures: int
+    max_attempts: int
+    timeout_s: float | None
+    checkpoint_text: str | None
+    record_ver: int
+    created_at: datetime
+    cancel_requested_at: datetime | None
+    priority: int
+    losses: int
+    leased_at: datetime
+    expires_at: datetime | None
+    parent_task_id: UUID | None
+    candidate: int | None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its payloads, about."""
+        return len(self.data_text or "") + len(self.checkpoint_text or "")
+
+    def read(self) -> LeasedTask:
+        """The task as a handler is given it."""
+        made: Any = _Open(*self)
+        made.data = _json(self.data_text)
+        made.headers = _json(self.headers_text)
+        made.checkpoint = _json(self.checkpoint_text)
+        if self.timeout_s is not None:
+            made.timeout = timedelta(seconds=float(self.timeout_s))
+        # A frozen class sets each field through object.__setattr__: six times slower.
+        made.__class__ = LeasedTask
+        return cast(LeasedTask, made)
+
+
+_Open: Any = make_dataclass(
+    "_Open", [(field.name, object) for field in fields(LeasedTask)], slots=True, eq=False
+)
+
+
+def _grant_columns(inside: str) -> tuple[Column, ...]:
+    """The columns of a grant: those of a leased task, with JSON and durations as they come."""
+    raw = {"data", "headers", "checkpoint", "timeout"}
+    named = zip(fields(LeasedTask), columns_of(LeasedTask, inside=inside), strict=True)
+    return tuple(
+        Column(found.expression) if field.name in raw else found for field, found in named
+    )
+
+
+def _json(text: str | None) -> Json:
+    return None if text is None else decode(text)
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """The answer to ``exchange``: a verdict for each settlement, with its detail, and the
+    leases in the order of the queue."""
+
+    verdicts: list[tuple[str, dict[str, Json] | None]]
+    grants: list[Grant]
+
+
+def exchange(
+    pid: str,
+    leases: Sequence[tuple[UUID, int]],
+    verbs: Sequence[str],
+    args: Sequence[str | None],
+    to_reserve: Mapping[str, str | None],
+) -> Call[Exchanged]:
+    """Settle these ``leases``, each by its verb and JSON text, and reserve."""
+    count = len(leases)
+    params = {
+        "pid": pid,
+        "task_ids": plain_array_text([task_id.hex for task_id, _ in leases]),
+        "tokens": plain_array_text([token for _, token in leases]),
+        "verbs": plain_array_text(verbs),
+        # null stands for none at all, and spares the database a look at each
+        "args": array_text(args) if any(args) else None,
+        **to_reserve,
+    }
+    return Call(_EXCHANGE, params, lambda rows: _exchanged(rows, count))
+
+
+def reserving(
+    topics: Sequence[str], max_tasks: int, lease: Duration | None, limits: Sequence[int]
+) -> dict[str, str | None]:
+    """What ``exchange`` is to reserve. No topics: nothing. Raises BadArgument."""
+    return wanted(arguments.topics(topics) if topics else [], max_tasks, lease, limits)
+
+
+_EXCHANGE = Statement(
+    "settle_and_reserve",
+    (column("verdict"), column("detail"), *_grant_columns("lease")),
+    (*SETTLE, *WANTED),
+    suffix="order by r.ord",
+)
+_RESERVED = "reserved"
+_by_token = attrgetter("token")
+
+
+def _exchanged(rows: Sequence[Sequence[Any]], count: int) -> Exchanged:
+    # Verdicts come first; what was skipped has none, so their number is not sure.
+    verdicts = [(row[0], row[1]) for row in rows[:count] if row[0] != _RESERVED]
+    grants = [Grant._make(row[2:]) for row in rows[len(verdicts) :]]
+    # New leases come in no order; their tokens were drawn in the queue's.
+    grants.sort(key=_by_token)
+    return Exchanged(verdicts, grants)
