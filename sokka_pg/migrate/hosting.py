@@ -14,7 +14,7 @@ To have ``--autogenerate`` leave our schema alone::
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +87,38 @@ def schema_of(config: Config | None) -> str:
     )
 
 
-def load_revision(context: MigrationContext, folder: Path, *, replacing: bool = False) -> None:
+def load_revision(
+    context: MigrationContext,
+    folder: Path,
+    *,
+    replacing: bool = False,
+    locking: Collection[str] | None = None,
+) -> None:
     """The upgrade of a revision: load the SQL frozen in ``folder``.
 
     ``replacing``: over the revision below. Functions and views of the same
     signature are replaced, so that they keep their grants and what depends on them;
-    and all that callers use is locked first, so that none of them waits for us while
-    we wait for it.
+    and what callers use is locked first, so that none of them waits for us while we
+    wait for it. ``locking``: the views and tables that the revision changes; by
+    default all there are.
     """
     if replacing:
-        _execute(context, sql_files.render(_LOCK_ALL, schema_of(context.config)))
+        chosen = "true" if locking is None else f"c.relname = any ('{{{','.join(locking)}}}')"
+        text = _LOCK.replace("{chosen}", chosen)
+        _execute(context, sql_files.render(text, schema_of(context.config)))
     for text in sql_files.statements(folder, schema_of(context.config)):
         _execute(context, sql_files.replacing(text) if replacing else text)
 
 
-# Callers take tables and views in orders of their own. A migration that waited in the
-# middle would make deadlocks, and the server tells those to whoever finds them first,
-# deadlock_timeout (1 s) after its wait began: the callers. So everything is locked at
-# once and in less than that, or nothing: 55P03, and the run tries again. LOCK on a
+# Callers take a view and then its tables, and tables in orders of their own. A migration
+# that waited in the middle would make deadlocks, and the server tells those to whoever
+# finds them first, deadlock_timeout (1 s) after its wait began: the callers. So
+# everything is locked at once, views first (the other way round twelve busy sessions
+# kept it out for a minute), and in less than that, or nothing: 55P03, and the run tries
+# again. LOCK on a
 # view would go on to the catalogs that it reads; a reset of an option that none of ours
 # has locks the view alone.
-_LOCK_ALL = """
+_LOCK = """
 do $lock$
 declare
     v_until constant timestamptz := clock_timestamp() + least(interval '700 ms',
@@ -121,7 +132,8 @@ begin
                    n.nspname, c.relname) as locking
           from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where n.nspname = 'sokka' and c.relkind in ('r', 'p', 'v') and not c.relispartition
-         order by c.relkind = 'v', c.oid
+           and {chosen}
+         order by c.relkind <> 'v', c.oid
     loop
         perform set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch from
             v_until - clock_timestamp())))::text || 'ms', true);

@@ -13,7 +13,9 @@ from alembic.script import ScriptDirectory
 from sokka_pg import schema as sql_files
 from sokka_pg.errors import UsageError
 
-LOCK_TIMEOUT = timedelta(seconds=3)
+LOCK_TIMEOUT = timedelta(milliseconds=700)
+"""Below deadlock_timeout (1 s): callers take tables in orders of their own, and whoever
+has waited longest is told of the deadlock. So a run gives up before any of them."""
 
 # alembic keeps the run under way in module globals: one at a time per process.
 one_alembic = threading.Lock()

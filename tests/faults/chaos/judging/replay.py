@@ -15,7 +15,7 @@ from typing import ClassVar
 from tests.faults.chaos.judging.reading import CREATORS, GRANTERS, SWEEPERS
 from tests.faults.chaos.judging.rules import Broken, Fault
 from tests.faults.chaos.words import Change, Image
-from tests.proof.replay import UNTIL_TOLD, WAITING
+from tests.proof.replay import UNTIL_TOLD, WAITING, leaving_first
 
 KEEPERS = {
     "extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint",
@@ -60,7 +60,7 @@ class Replay:
         self._acquired_by = ""
 
     def run(self, changes: list[Change]) -> Iterator[tuple[str, str, int]]:
-        for change in changes:
+        for change in leaving_first(changes):
             for rule, message in self._step(change):
                 yield rule, message, change.pos
             self._before = change
