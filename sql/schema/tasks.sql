@@ -57,10 +57,6 @@ create table sokka.tasks (
         and (token is null) = (lease_expires_at is null)
     )
 ) with (
-    -- Each row is written once more when it is claimed. With 70 every second one found
-    -- no room in its page: a lock and all of its columns went to the WAL (1,252 bytes to
-    -- work a task instead of 1,109).
-    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_insert_scale_factor = 0.2,
@@ -69,7 +65,11 @@ create table sokka.tasks (
     -- verbs are planned for their indexes whatever the statistics say.
     autovacuum_analyze_scale_factor = 0,
     autovacuum_analyze_threshold = 1000000,
-    autovacuum_vacuum_cost_delay = 0
+    autovacuum_vacuum_cost_delay = 0,
+    -- Each row is written once more when it is claimed. With 70 every second one found
+    -- no room in its page: a lock and all of its columns went to the WAL (1,252 bytes to
+    -- work a task instead of 1,109).
+    fillfactor = 50
 );
 
 -- Nobody searches by these: sampling them would only make ANALYZE longer.
