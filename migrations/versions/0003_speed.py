@@ -45,7 +45,12 @@ BELOW = (
 
 
 def upgrade() -> None:
-    hosting.load_revision(op.get_context(), Path(__file__).with_name(revision), replacing=True)
+    hosting.load_revision(
+        op.get_context(),
+        Path(__file__).with_name(revision),
+        replacing=True,
+        locking=("locked_task", "related_tasks", "tasks"),
+    )
 
 
 def downgrade() -> None:

@@ -18,6 +18,9 @@ from sokka_pg.registry import TaskSpec
 
 log = logging.getLogger("sokka_pg.worker")
 
+LAST_PROGRESS_S = 10.0
+"""Longest that an end waits for the last progress: an answer may never come."""
+
 
 class Attempt:
     """A run. ``reason`` is set when it was told to stop, ``over`` when it returned,
@@ -100,7 +103,8 @@ async def run_async(attempt: Attempt) -> Settlement | None:
         settlement = attempt.ended_with(value)
     if settlement is not None and attempt.context.unwritten:
         try:
-            await attempt.context.finish()  # type: ignore[misc]  # it is the async one
+            async with asyncio.timeout(LAST_PROGRESS_S):
+                await attempt.context.finish()  # type: ignore[misc]  # it is the async one
         except BaseException as exc:  # told to stop meanwhile: the end stands
             log.debug("progress of task %s was not written: %r", attempt.task.task_id, exc)
     return settlement

@@ -57,7 +57,7 @@ async def drain(scene: Scene, limit_s: float = LIMIT_S) -> After:
     after.unfinished = await _asked(scene, _UNFINISHED)
     after.stuck = await _asked(scene, _STUCK)
     after.slots = await _asked(scene, _LEASES)
-    after.left += await _left(scene, _LOCKS, "a lock of an idle session")
+    after.left += await _locked_still(scene)
     await _dismiss(scene, after)
     after.present = [row["task_id"] for row in await _asked(scene, _PRESENT)]
     after.lives = scene.crew.lives
@@ -107,6 +107,19 @@ def _plain(value: Any) -> Any:
 async def _left(scene: Scene, query: LiteralString, what: str) -> list[Left]:
     rows = await _asked(scene, query)
     return [Left(what, " ".join(str(value) for value in row.values())) for row in rows]
+
+
+async def _locked_still(scene: Scene) -> list[Left]:
+    """Locks and activity are two looks: a session may have begun a call in between. What
+    is left stays left."""
+    found: list[Left] = []
+
+    async def none() -> bool:
+        found[:] = await _left(scene, _LOCKS, "a lock of an idle session")
+        return not found
+
+    await _until(none, LEFT_AFTER_S)
+    return found
 
 
 async def _dismiss(scene: Scene, after: After) -> None:

@@ -221,7 +221,8 @@ class Proxy(BlackHole):
         await drain.drain()
         self.counts[WITHIN] += 1
         if how == "silence":
-            await line.client_gone.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(line.client_gone.wait(), _KEEPALIVE_S)
         _reset(drain)
         raise ConnectionResetError
 

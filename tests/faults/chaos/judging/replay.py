@@ -34,7 +34,7 @@ def by_task(changes: Sequence[Change]) -> dict[str, list[Change]]:
     for change in changes:
         if change.source in ("tasks", "finished_tasks"):
             found[change.id].append(change)
-    return found
+    return {task: leaving_first(told) for task, told in found.items()}
 
 
 def check(act: str, of_task: dict[str, list[Change]], changes: Sequence[Change]) -> Iterator[Fault]:
@@ -60,7 +60,7 @@ class Replay:
         self._acquired_by = ""
 
     def run(self, changes: list[Change]) -> Iterator[tuple[str, str, int]]:
-        for change in leaving_first(changes):
+        for change in changes:
             for rule, message in self._step(change):
                 yield rule, message, change.pos
             self._before = change
