@@ -622,6 +622,19 @@ class SweepReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkLook:
+    """Whether a reserve would find something, and what the sweep did if there was one."""
+
+    ready: bool
+    swept: bool
+    woken: int
+    taken_back: int
+    expired: int
+    failed_lost: int
+    next_due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicState:
     """The settings of one topic; None stands for the installation's default."""
 

@@ -33,6 +33,7 @@ from sokka_pg.model import (
     TaskSummary,
     TopicStat,
     TopicState,
+    WorkLook,
 )
 from sokka_pg.payload import SMALL_LIMIT, encode
 
@@ -268,6 +269,19 @@ def sweep(max_tasks: int = 1_000) -> Call[SweepReport]:
 
 
 _SWEEP = Statement("sweep", columns_of(SweepReport), (("max_tasks", "integer"),))
+
+
+def look_for_work(topics: Sequence[str], within: Duration) -> Call[WorkLook]:
+    params = {
+        "topics": array_text(arguments.topics(topics)),
+        "within": arguments.lease_time(within, "within"),
+    }
+    return Call(_LOOK, params, lambda rows: WorkLook(*rows[0]), repeatable=True)
+
+
+_LOOK = Statement(
+    "look_for_work", columns_of(WorkLook), (("topics", "text[]"), ("within", "interval"))
+)
 
 
 def prepare_partitions() -> Call[int]:

@@ -8,7 +8,8 @@ One call to the database is under way at a time. The usual one settles what
 ended since the last and reserves what the free slots can take, in one commit:
 while it is out, ends gather for the next. A call that comes back short of tasks
 ends the hunger for more, until a notification, a poll, a sweep that readied
-something, or a mark as idle (after which one more look is owed).
+something, or a mark as idle (after which one more look is owed). One who has nothing
+to do polls and sweeps by a call that costs the database little and takes nothing.
 
 Every time is monotonic and comes in as ``now``; nothing here reads a clock.
 """
@@ -68,6 +69,8 @@ class EngineSettings:
 class _Timers:
     retry_at: float = 0.0
     sweep_at: float = 0.0
+    due: bool = False
+    """Whether something is due at ``sweep_at`` that a sweep of ours has seen."""
     poll_at: float = 0.0
     marked_until: float = 0.0
     grace_at: float | None = None
@@ -192,6 +195,7 @@ class Engine:
     def _sweep_for_join(self, task: Leased, now: float) -> None:
         if task.candidate is not None:
             self._timers.sweep_at = min(self._timers.sweep_at, now + JOIN_SWEEP_S)
+            self._timers.due = True
 
     def _fed(self, got: int, asked: int, now: float) -> None:
         full = got >= asked
@@ -213,12 +217,32 @@ class Engine:
     def _swept(self, event: words.SweepDone, now: float) -> None:
         self._returned()
         self.backoff.reset()
-        wait = self.settings.sweep_s
-        if event.due_in_s is not None:
-            wait = min(wait, max(SHORTEST_SWEEP_S, event.due_in_s))
-        self._timers.sweep_at = now + wait
+        self._sweep_next(event.due_in_s, True, now)
         if event.readied:
             self._look(now)
+
+    def _looked(self, event: words.Looked, now: float) -> None:
+        self._returned()
+        self.backoff.reset()
+        self._hunger.empty += 1
+        self._timers.poll_at = now + self._poll_delay(now)
+        self._sweep_next(event.due_in_s, event.swept, now)
+        if event.ready and event.readied:
+            self._look(now)
+        elif event.ready:
+            # as at a poll; still idle until something comes, for others may be quicker
+            self._hunger.hungry = True
+
+    def _sweep_next(self, due_in_s: float | None, swept: bool, now: float) -> None:
+        wait = self.settings.sweep_s
+        if due_in_s is not None:
+            wait = min(wait, max(SHORTEST_SWEEP_S, due_in_s))
+        if swept or not self._timers.due:
+            self._timers.sweep_at = now + wait
+            self._timers.due = swept and wait < self.settings.sweep_s
+        else:
+            # a look that did not sweep knows nothing of what our last sweep saw coming
+            self._timers.sweep_at = min(self._timers.sweep_at, now + wait)
 
     def _marked(self, event: words.Marked, now: float) -> None:
         self._returned()
@@ -314,8 +338,11 @@ class Engine:
             self._out.insert(0, self._call)
 
     def _choose_call(self, now: float) -> Call | None:
-        if not self.stopping and now >= self._timers.sweep_at:
+        idle = self._idle(now)
+        if not self.stopping and now >= self._timers.sweep_at and (self._timers.due or not idle):
             return words.Sweep()
+        if idle and now >= min(self._timers.sweep_at, self._timers.poll_at):
+            return words.Look()
         reserve = self._wants_more(now)
         if self.outbox.due(now) or (reserve and self._hungry(now)):
             return self._exchange(now, reserve)
@@ -344,6 +371,11 @@ class Engine:
 
     def _wants_more(self, now: float) -> bool:
         return not self.stopping and self._wanted(now)[0] > 0
+
+    def _idle(self, now: float) -> bool:
+        """Nothing here that will end, and nothing known of that could be taken."""
+        waits = self._hunger.empty >= 2 and not self._hunger.hungry and not self.unsettled
+        return waits and self._wants_more(now)
 
     def _hungry(self, now: float) -> bool:
         return self._hunger.hungry or now >= self._timers.poll_at
@@ -389,6 +421,7 @@ _HANDLERS: dict[type[Any], Any] = {
     words.Ended: Engine._ended,
     words.Exchanged: Engine._exchanged,
     words.SweepDone: Engine._swept,
+    words.Looked: Engine._looked,
     words.Marked: Engine._marked,
     words.Cleared: Engine._cleared,
     words.CallFailed: Engine._call_failed,

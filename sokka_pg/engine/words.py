@@ -143,6 +143,18 @@ class SweepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """Answer to ``Look``. ``ready``: there is work for us. ``swept``: it was a sweep too,
+    which readied so many tasks; ``due_in_s`` is then as a sweep says it, else when a
+    snoozed task is due, if soon."""
+
+    ready: bool
+    swept: bool
+    readied: int
+    due_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Marked:
     """Answer to ``MarkIdle``; false: producers are busy, poll again soon."""
 
@@ -182,7 +194,7 @@ class StopAsked:
 
 
 Input: TypeAlias = (
-    Tick | Woken | Listening | Ended | Exchanged | SweepDone | Marked | Cleared
+    Tick | Woken | Listening | Ended | Exchanged | SweepDone | Looked | Marked | Cleared
     | CallFailed | LeaseGone | StopAsked
 )
 
@@ -202,6 +214,12 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Wake due tasks and take back expired leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See whether there is work, and sweep if nobody has within a while: what an idle
+    worker does in place of a sweep and a reserve that finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,5 +261,5 @@ class Settled:
     outcomes: Sequence[tuple[Settlement, Answer]]
 
 
-Call: TypeAlias = Exchange | Sweep | MarkIdle | ClearIdle
+Call: TypeAlias = Exchange | Sweep | Look | MarkIdle | ClearIdle
 Command: TypeAlias = Call | Run | Halt | Forget | Settled

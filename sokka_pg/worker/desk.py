@@ -16,6 +16,7 @@ from sokka_pg.engine.words import Answer
 from sokka_pg.errors import BadArgument, DatabaseUnavailable, SchemaMismatch, SokkaError, UsageError
 from sokka_pg.events import EventFeed
 from sokka_pg.lease_keeper import LeaseKeeper
+from sokka_pg.model import SweepReport, WorkLook
 from sokka_pg.worker import narrate
 from sokka_pg.worker.link import Link
 
@@ -23,6 +24,9 @@ log = logging.getLogger("sokka_pg.worker")
 
 SWEEP_BATCH = 500
 MARK = timedelta(seconds=60)
+SWEPT_WITHIN = timedelta(seconds=0.5)
+"""An idle worker sweeps if nobody has within this time: half of the time between two of
+its looks, so that a second or so passes without a sweep even where one has died."""
 ACCEPTED = Answer("ok")
 
 
@@ -36,6 +40,7 @@ class Desk:
         self._pid, self._topics, self._lease = pid, topics, lease
         self._keeper, self._feed, self._link = keeper, feed, link
         self._failing_since: float | None = None
+        self._may_look = True
 
     async def open(self, patience_s: float, given_up: Callable[[], bool]) -> None:
         """Reach the database and prepare partitions.
@@ -87,6 +92,8 @@ class Desk:
             return await self._exchange(call)
         if isinstance(call, words.Sweep):
             return await self._sweep()
+        if isinstance(call, words.Look):
+            return await self._look()
         if isinstance(call, words.MarkIdle):
             mark = calls.mark_idle(self._topics, self._pid, MARK)
             return words.Marked(await self._link.send(mark))
@@ -121,15 +128,34 @@ class Desk:
     async def _sweep(self) -> words.SweepDone:
         sent_at = monotonic()
         report = await self._link.send(calls.sweep(SWEEP_BATCH))
+        self._swept(report, sent_at)
+        return words.SweepDone(report.woken + report.taken_back, _seconds_to(report.next_due_at))
+
+    async def _look(self) -> words.Looked:
+        sent_at = monotonic()
+        if self._may_look:
+            try:
+                found = await self._link.send(calls.look_for_work(self._topics, SWEPT_WITHIN))
+            except SokkaError as error:
+                if not _forbidden(error):
+                    raise
+                log.warning("cannot look for work without reserving: %s", error)
+                self._may_look = False
+            else:
+                if found.swept:
+                    self._swept(found, sent_at)
+                readied = found.woken + found.taken_back
+                due_in_s = _seconds_to(found.next_due_at)
+                return words.Looked(found.ready, found.swept, readied, due_in_s)
+        # An older schema, or a role that was granted what that one had: reserve to see.
+        swept = await self._sweep()
+        return words.Looked(True, True, swept.readied, swept.due_in_s)
+
+    def _swept(self, report: SweepReport | WorkLook, sent_at: float) -> None:
         self._feed.emit(events.Called("sweep", monotonic() - sent_at))
         changed = (report.woken, report.taken_back, report.expired, report.failed_lost)
         if any(changed):
             self._feed.emit(events.Swept(*changed))
-        due_in_s = None
-        if report.next_due_at is not None:
-            # our clock may be wrong: then the next sweep comes within a second anyway
-            due_in_s = (report.next_due_at - datetime.now(UTC)).total_seconds()
-        return words.SweepDone(report.woken + report.taken_back, due_in_s)
 
     def _note_failure(self, error: Exception) -> None:
         """Once per outage, however long it lasts."""
@@ -144,6 +170,16 @@ class Desk:
             self._failing_since = None
             log.info("the database serves again after %.1f s", after)
             self._feed.emit(events.Reconnected("desk", after))
+
+
+def _seconds_to(due_at: datetime | None) -> float | None:
+    # our clock may be wrong: then the next sweep comes within a second anyway
+    return None if due_at is None else (due_at - datetime.now(UTC)).total_seconds()
+
+
+def _forbidden(error: SokkaError) -> bool:
+    """Whether the database has no such function for us."""
+    return error.detail.get("sqlstate") in ("42883", "42501")
 
 
 def _text_of(settlement: words.Settlement) -> str | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 from sokka_pg.engine import Engine, EngineSettings, words
@@ -39,6 +40,16 @@ class Desk:
 
     def answer(self, leases: Sequence[LeasedTask] = (), *answers: Answer) -> list[words.Command]:
         return self.tell(words.Exchanged(self.now, answers, leases))
+
+    def nothing(self) -> list[words.Command]:
+        """The answer that there is no work, to whatever asked for some."""
+        return self.looked() if self.all(words.Look) else self.answer([])
+
+    def looked(
+        self, ready: bool = False, *, swept: bool = False, readied: int = 0,
+        due_in_s: float | None = None,
+    ) -> list[words.Command]:
+        return self.tell(words.Looked(ready, swept, readied, due_in_s))
 
     def end(self, task: LeasedTask, verb: Verb = Verb.TERMINATE) -> words.Ended:
         return words.Ended(task.token, Settlement(task, verb))
@@ -102,7 +113,7 @@ def test_polls_thin_out_to_the_floor_and_never_stop() -> None:
     it = desk(poll_s=1.0, sweep_s=1000.0)
     waits = []
     for _ in range(12):
-        it.answer([])
+        it.nothing()
         wake = it.engine.wake_at(it.now)
         assert wake is not None
         waits.append(wake - it.now)
@@ -164,7 +175,7 @@ def test_a_wake_up_that_found_nothing_is_followed_by_some_more_looks() -> None:
     it.tell(words.Woken())
     began = it.now
     while it.now < began + 2.0:
-        it.answer([])
+        it.nothing()
         looks += 1
         if it.all(words.Exchange):
             continue
@@ -192,6 +203,149 @@ def test_it_sweeps_every_second_or_at_the_next_due_time_but_never_spins() -> Non
     it.answer([]) if it.all(words.Exchange) else None
     it.later(0.049)
     assert not it.all(words.Sweep)
+
+
+def idle(**settings: float) -> Desk:
+    """A worker whose first looks found nothing, about to look again."""
+    it = desk(**settings)
+    while not it.all(words.Look):
+        if it.all(words.Sweep):
+            it.tell(words.SweepDone(0, None))
+        if it.all(words.Exchange):
+            it.answer([])
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        it.later(wake - it.now)
+    return it
+
+
+def calls_of(it: Desk, seconds: float) -> list[tuple[float, words.Command]]:
+    """What an idle worker asks for within a time, each answered with nothing."""
+    began, made = it.now, []
+    it.looked()
+    while (wake := it.engine.wake_at(it.now)) is not None and wake - began <= seconds:
+        it.later(max(0.0, wake - it.now))
+        made.append((it.now - began, it.said[0]))
+        it.tell(words.SweepDone(0, None)) if it.all(words.Sweep) else it.nothing()
+    return made
+
+
+def test_an_idle_worker_looks_in_place_of_polls_and_sweeps() -> None:
+    made = calls_of(idle(), 60.0)
+    assert {type(call) for _, call in made} == {words.Look}
+    assert 60 <= len(made) <= 66
+    times = [0.0, *(at for at, _ in made)]
+    assert max(b - a for a, b in pairwise(times)) <= 1.0
+
+
+def test_it_looks_each_second_also_where_it_polls_less_often() -> None:
+    times = [0.0, *(at for at, _ in calls_of(idle(poll_s=30.0), 60.0))]
+    assert max(b - a for a, b in pairwise(times)) <= 1.0
+
+
+def test_a_look_that_sees_work_is_followed_by_a_reserve_at_once() -> None:
+    it = idle()
+    it.looked(ready=True)
+    it.only(words.Exchange)
+
+
+def test_work_that_others_take_first_does_not_make_it_spin() -> None:
+    it, calls = idle(), 0
+    it.looked(ready=True)
+    began = it.now
+    while it.now < began + 20.0:
+        calls += len(it.all(words.Exchange)) + len(it.all(words.Look))
+        if it.all(words.Exchange):
+            it.answer([])
+        elif it.all(words.Look):
+            it.looked(ready=True)
+        else:
+            wake = it.engine.wake_at(it.now)
+            assert wake is not None
+            it.later(wake - it.now)
+    assert calls <= 2 * 30
+
+
+def test_a_look_that_swept_tasks_ready_for_others_only_is_no_reason_to_reserve() -> None:
+    it = idle()
+    it.looked(swept=True, readied=3)
+    assert it.said == []
+
+
+def test_what_a_look_readied_is_left_to_others_first_by_one_who_met_their_tasks() -> None:
+    it = desk(sweep_s=1e9)
+    it.answer([leased(kind="other")])
+    it.answer([], OK)
+    while not it.all(words.Look):
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        it.later(wake - it.now)
+        it.answer([]) if it.all(words.Exchange) else None
+    it.looked(ready=True, swept=True, readied=1)
+    assert it.said == []
+    it.later(0.1)
+    it.only(words.Exchange)
+
+
+def test_what_its_own_sweep_saw_coming_is_swept_for_then_whatever_looks_come_between() -> None:
+    it = idle()
+    it.looked(swept=True, due_in_s=0.9)
+    due = it.now + 0.9
+    while not it.all(words.Sweep):
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        assert wake <= due
+        it.later(wake - it.now)
+        it.looked() if it.all(words.Look) else None
+    assert it.now == due
+
+
+def test_a_snoozed_task_that_a_look_saw_is_looked_for_when_it_is_due() -> None:
+    it = idle()
+    it.looked(due_in_s=0.06)
+    assert it.engine.wake_at(it.now) == it.now + 0.06
+    it.later(0.06)
+    it.only(words.Look)
+
+
+def test_a_notification_while_it_looks_is_not_forgotten() -> None:
+    it = idle()
+    it.tell(words.Woken())
+    it.looked()
+    it.only(words.Exchange)
+
+
+def test_a_worker_with_a_task_sweeps_and_reserves_as_ever() -> None:
+    it = desk(slots=2)
+    it.answer([leased()])
+    for _ in range(100):
+        assert not it.all(words.Look)
+        if it.all(words.Sweep):
+            it.tell(words.SweepDone(0, None))
+        elif it.all(words.Exchange):
+            it.answer([])
+        else:
+            wake = it.engine.wake_at(it.now)
+            assert wake is not None
+            it.later(wake - it.now)
+
+
+def test_a_look_that_failed_is_made_again_after_a_pause() -> None:
+    it = idle()
+    it.tell(words.CallFailed())
+    assert it.said == []
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    assert wake > it.now
+    it.later(wake - it.now)
+    it.only(words.Look)
+
+
+def test_a_worker_that_was_idle_stops_at_once() -> None:
+    it = idle()
+    it.tell(words.StopAsked())
+    it.looked()
+    assert it.engine.finished
 
 
 def test_limits_per_topic_hold_and_idle_topics_do_not_block_others() -> None:

@@ -1,5 +1,6 @@
 -- Looking for work without taking any: what idle workers do, many of them and each about
--- every second. A reserve that finds nothing costs 270 us, a sweep 230; this costs 50.
+-- every second. A look takes 80 us of the server, a reserve that finds nothing 165, and a
+-- sweep 270 (one session that does nothing else).
 
 -- sees_ready: whether a topic has a ready task that nobody has claimed. Shares the hint of
 -- the topic's claims (claim.sql): it looks from the left end as long as that is quick, and
