@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -189,14 +190,15 @@ class Listening:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, and SIGKILL for what does not listen."""
+    """SIGTERM, and SIGKILL for what does not listen, and for what it left behind: some
+    have children that outlive them."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(3)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
 
 
 def last_words(process: subprocess.Popen[str]) -> str:
