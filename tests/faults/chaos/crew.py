@@ -120,8 +120,9 @@ class Worker:
 
     def orphans(self) -> list[int]:
         """Processes of its earlier starts that are still there."""
-        gone = {life.os_pid for life in self.lives if life.ended is not None}
-        return [pid for pid, group in groups() if group in gone]
+        gone = {life.os_pid: life.ended for life in self.lives if life.ended is not None}
+        # a number may have been given again since
+        return [pid for pid, group, began in groups() if began <= gone.get(group, -1)]
 
     def _seen_to_end(self) -> bool:
         """Whether it has ended; notes how, the first time."""
@@ -206,8 +207,9 @@ class Crew:
         return sum(worker.serves for worker in self.workers)
 
 
-def groups() -> list[tuple[int, int]]:
-    """All processes, each with its process group."""
+def groups() -> list[tuple[int, int, int]]:
+    """All processes, each with its process group, and when it began (ns of the monotonic
+    clock)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -215,5 +217,6 @@ def groups() -> list[tuple[int, int]]:
                 # the name, in brackets, may hold anything
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if fields[0] != "Z":
-                    found.append((int(entry.name), int(fields[2])))
+                    began = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+                    found.append((int(entry.name), int(fields[2]), began))
     return found
