@@ -119,3 +119,20 @@ def test_work_goes_on_through_the_second_revision_and_back(empty_db: str) -> Non
         assert rows(step) == [("ok",), ("reserved",)]
         assert rows("select proname from pg_proc where pronamespace = 'sokka'::regnamespace"
                     " group by 1 having count(*) > 1") == []  # fmt: skip
+
+
+def test_the_body_of_an_older_release_may_go_on_over_a_migration(db: str) -> None:
+    """A call that waited for the migration's locks goes on in its old body, and calls the
+    functions that are there now: with specs that lack what has come since."""
+    with psycopg.connect(db, autocommit=True) as connection:
+        made = connection.execute(
+            "select i.created from sokka.insert_tasks(array(select jsonb_populate_record("
+            " null::sokka.task_spec, %s))) i",
+            (
+                '{"topic": "t", "kind": "k", "sub_topic": "s", "priority": 5, "max_attempts": 1,'
+                ' "max_losses": 5, "on_conflict": "existing", "given": false,'
+                ' "task_id": "00000000-0000-7000-8000-000000000001"}',
+            ),
+        ).fetchall()
+        assert made == [(True,)]
+        assert connection.execute("select depth, is_join from sokka.tasks").fetchall() == [(0, False)]

@@ -203,7 +203,7 @@ begin
             timeout, resubmit_of, parent_task_id, candidate, unique_key, retry, headers, data)
         select s.task_id, coalesce(s.task_group_id, s.task_id), p_now, p_now,
                coalesce(s.run_at, p_now), s.queue_pos, s.priority, s.max_attempts, s.max_losses,
-               s.depth, s.aside, s.is_join,
+               coalesce(s.depth, 0), s.aside, coalesce(s.is_join, false),
                case when s.run_at > p_now then 'snoozed' else 'starting' end, s.topic,
                s.sub_topic, s.kind, s.expires_at, sokka.exact_seconds(s.timeout), s.resubmit_of,
                s.parent_task_id, s.candidate, s.unique_key, s.retry, s.headers,
