@@ -135,4 +135,5 @@ def test_the_body_of_an_older_release_may_go_on_over_a_migration(db: str) -> Non
             ),
         ).fetchall()
         assert made == [(True,)]
-        assert connection.execute("select depth, is_join from sokka.tasks").fetchall() == [(0, False)]
+        filled = connection.execute("select depth, is_join from sokka.tasks").fetchall()
+        assert filled == [(0, False)]
