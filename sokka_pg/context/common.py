@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,7 +23,7 @@ log = logging.getLogger("sokka_pg.task")
 _told = threading.Lock()
 
 
-class AnyContext:
+class AnyContext(ABC):
     """What both contexts share.
 
     One is made for every attempt, and most handlers use none of it: so what has a
@@ -148,9 +149,9 @@ class AnyContext:
             reason = str(self.cancel_reason)
             raise StopRequested(f"told to stop ({reason})", {"reason": reason})
 
+    @abstractmethod
     def _arm(self, delay_s: float) -> None:
         """Write what progress is left, after the delay."""
-        raise NotImplementedError
 
     def _reporting(self) -> Progress:
         with _told:

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -29,7 +30,7 @@ def payload(number: int) -> dict[str, object]:
     return {"number": number, "pad": _PAD[:72]}
 
 
-class Peer:
+class Peer(ABC):
     """One queue at its tuned setting. ``remaining``: SQL that counts unfinished tasks."""
 
     name = ""
@@ -44,28 +45,29 @@ class Peer:
     def __init__(self, url: str, handled: Callable[[int], None]) -> None:
         self.url, self.handled = url, handled
 
+    @abstractmethod
     async def setup(self) -> None:
         """Make the schema in an empty database."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def open(self, clients: int) -> None:
         """Get ready to enqueue from that many places at once."""
-        raise NotImplementedError
 
     async def enqueue(self, number: int) -> None:
-        raise NotImplementedError
+        """One task, committed on return. A queue has this or ``enqueue_sync``."""
+        raise TypeError(f"{self.name} enqueues from threads")
 
+    @abstractmethod
     async def enqueue_many(self, numbers: Sequence[int]) -> None:
         """At the batch size that suits it; committed on return."""
-        raise NotImplementedError
 
     def enqueue_sync(self, number: int) -> None:
-        """For producers that block: called from several threads."""
-        raise NotImplementedError
+        """The same for producers that block: called from several threads."""
+        raise TypeError(f"{self.name} enqueues from coroutines")
 
+    @abstractmethod
     async def work(self, slots: int | None) -> None:
         """Work until cancelled, with the tuned number of slots unless told otherwise."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         """End what ``open`` began."""
