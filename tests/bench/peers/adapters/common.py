@@ -69,7 +69,7 @@ class Peer(ABC):
     async def work(self, slots: int | None) -> None:
         """Work until cancelled, with the tuned number of slots unless told otherwise."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  (most have nothing to end)
         """End what ``open`` began."""
 
     async def handle(self, number: int) -> None:
