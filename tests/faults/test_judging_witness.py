@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,10 +45,10 @@ def test_it_sees_each_change_with_the_function_that_made_it(conn: psycopg.Connec
         ("tasks", "create_task", "starting"),
         ("tasks", "reserve_task", "running"),
         ("tasks", "save_checkpoint", "running"),
-        ("tasks", "terminate_task", None),
         ("finished_tasks", "terminate_task", "terminated"),
+        ("tasks", "terminate_task", None),
     ]
-    made, reserved, saved, left, final = seen
+    made, reserved, saved, final, left = seen
     assert made.new is reserved.old and saved.new is left.old
     assert saved.new is not None and final.new is not None
     assert (saved.new["data"], saved.new["checkpoint"]) == ({"n": 1}, {"at": 1})
@@ -63,12 +64,13 @@ def test_it_sees_what_any_role_does_under_any_settings(
     conn: psycopg.Connection, connect: Connect, db: str, isolation: str
 ) -> None:
     witness.install(conn)
-    conn.execute("drop role if exists sokka_seen")
-    conn.execute("create role sokka_seen login password 'seen'")
-    conn.execute("grant usage on schema sokka to sokka_seen")
-    conn.execute("grant execute on all functions in schema sokka to sokka_seen")
+    # roles belong to the server, which other tests use, too
+    role = f"sokka_seen_{uuid.uuid4().hex[:12]}"
+    conn.execute(f"create role {role} login password 'seen'")
+    conn.execute(f"grant usage on schema sokka to {role}")
+    conn.execute(f"grant execute on all functions in schema sokka to {role}")
     try:
-        other = connect(make_conninfo(db, user="sokka_seen", password="seen"))
+        other = connect(make_conninfo(db, user=role, password="seen"))
         other.execute("set search_path = ''")
         other.execute(f"set default_transaction_isolation = '{isolation}'")
         other.execute(CREATE, (TASK,))
@@ -76,8 +78,8 @@ def test_it_sees_what_any_role_does_under_any_settings(
             other.execute("delete from chaos.changes")
         other.close()
     finally:
-        conn.execute("drop owned by sokka_seen")
-        conn.execute("drop role sokka_seen")
+        conn.execute(f"drop owned by {role}")
+        conn.execute(f"drop role {role}")
     assert told(witness.read(conn)) == [("tasks", "create_task", "starting")]
 
 

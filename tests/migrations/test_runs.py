@@ -113,7 +113,7 @@ def test_a_run_gives_up_its_locks_and_tries_again_while_someone_holds_the_table(
 def test_a_run_that_waits_for_a_caller_is_gone_before_that_caller_looks_for_deadlocks(
     empty_db: str,
 ) -> None:
-    """A caller has a table that the run wants, and then wants one that the run has."""
+    """A caller has a table that the run wants, and then wants a view that the run has."""
     migrate.upgrade(empty_db, to="0001")
     with psycopg.connect(empty_db, autocommit=True) as owner:
         # the run itself looks so late that it is never the one to find out
@@ -123,22 +123,22 @@ def test_a_run_that_waits_for_a_caller_is_gone_before_that_caller_looks_for_dead
         )
     with psycopg.connect(empty_db) as caller:
         caller.execute("set deadlock_timeout = '2s'")
-        caller.execute("select from sokka.locked_task")
+        caller.execute("select from sokka.settings")
         upgrading = threading.Thread(target=migrate.upgrade, args=(empty_db,))
         upgrading.start()
         with psycopg.connect(empty_db, autocommit=True) as watcher:
             deadline = time.monotonic() + 60
             while not watcher.execute(_LOCKED).fetchall():
-                assert time.monotonic() < deadline, "the run never had the settings"
+                assert time.monotonic() < deadline, "the run never had the view"
                 time.sleep(0.01)
-        caller.execute("select from sokka.settings")
+        caller.execute("select from sokka.locked_task")
         caller.commit()
         upgrading.join(60)
     assert migrate.current(empty_db) == HEAD
 
 
 _LOCKED = """
-    select from pg_locks where relation = 'sokka.settings'::regclass
+    select from pg_locks where relation = 'sokka.locked_task'::regclass
        and mode = 'AccessExclusiveLock' and granted"""
 
 

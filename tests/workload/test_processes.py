@@ -49,7 +49,8 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
 
 
 def statuses(conn: psycopg.Connection) -> list[Any]:
-    return [row[0] for row in conn.execute("select status from sokka.tasks").fetchall()]
+    told = "select status || coalesce(' ' || (error ->> 'code'), '') from sokka.all_tasks"
+    return [row[0] for row in conn.execute(told).fetchall()]
 
 
 @pytest.mark.parametrize("program", ["run_until_told", "await_until_told"])

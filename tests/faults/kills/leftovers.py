@@ -62,8 +62,11 @@ _WRONG = {
            where s.missed = 'all' and not s.serial) w
          where fire_at - before <> interval '200 ms'""",
     "a failing schedule": "select name, error from sokka.all_schedules where state = 'failing'",
-    "an advisory lock": "select * from pg_locks where locktype = 'advisory'",
-    "a prepared transaction": "select * from pg_prepared_xacts",
+    "an advisory lock": """
+        select l.* from pg_locks l join pg_database d on d.oid = l.database
+         where l.locktype = 'advisory' and d.datname = current_database()""",
+    "a prepared transaction":
+        "select * from pg_prepared_xacts where database = current_database()",
 }  # fmt: skip
 
 _CONNECTIONS = """
