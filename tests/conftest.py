@@ -89,8 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # What stands on the SQL, which is tested on every major. Each of these tests runs on one
 # of them, chosen by its name, so that every major gets its share.
 UPPER_FLOORS = {
-    "acceptance", "cli", "docs", "embedded", "examples", "faults", "observers", "proof",
-    "scheduler", "workload",
+    "acceptance", "cli", "contract", "docs", "embedded", "examples", "faults", "observers",
+    "proof", "scheduler", "workload",
 }  # fmt: skip
 
 

@@ -52,7 +52,14 @@ def results(book: Book) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("part", PARTS)
+# More than ten seconds each, most of it for processes to start.
+SLOW = {"drain", "idle", "notify", "pinned", "history", "delayed"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=[pytest.mark.long] if part in SLOW else []) for part in PARTS],
+)
 def test_a_part_runs_and_gives_figures_with_units(host: hosts.Host, part: str) -> None:
     book = Book(host.environment(asdict(SMOKE)), SMOKE.rounds)
     PARTS[part](host, SMOKE, book)
@@ -142,6 +149,7 @@ def driver(host: hosts.Host, tmp_path_factory: pytest.TempPathFactory) -> Driver
     return made
 
 
+@pytest.mark.long
 def test_our_own_adapter_does_what_is_asked_of_peers(driver: Driver) -> None:
     found = peers.Results()
     todo = peers.schedule(peers.options(["--rounds", "1", "--latency-rounds", "1"]))

@@ -18,11 +18,13 @@ from tests.faults.chaos.plan import SHAPES
 from tests.faults.chaos.scene import binaries_of
 from tests.faults.processes import ROOT
 
-# All of them take some minutes: make chaos MUTANT=all.
-QUICK = ("early-answer", "worker-clock")
+QUICK = ("worker-clock",)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in MUTANTS],
+)
 def test_a_defect_is_found(name: str, server: servers.Server) -> None:
     caught = asyncio.run(catching.catch(name, binaries_of(server.major)))
     assert caught.seed is not None, caught.verdict.lines()
