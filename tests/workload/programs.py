@@ -53,14 +53,21 @@ def await_until_told(url: str) -> None:
     """The same with coroutines, on the program's own loop."""
     exit_on_sigterm()
 
+    begun = []
+
     async def patient(context: Any) -> None:
-        say("running", context.task.task_id)
+        begun.append(context.task.task_id)
         await asyncio.sleep(60)
 
     async def main() -> None:
         async with AsyncWorkloadScheduler(url) as scheduler:
             for _ in range(5):
                 await scheduler.submit_one_way(TaskSubmission(), patient)
+            while len(begun) < 5:
+                await asyncio.sleep(0.01)
+            # not in a handler: the signal's SystemExit would be that handler's failure
+            for task_id in begun:
+                say("running", task_id)
             await asyncio.sleep(60)
 
     asyncio.run(main())
