@@ -49,7 +49,7 @@ def upgrade() -> None:
         op.get_context(),
         Path(__file__).with_name(revision),
         replacing=True,
-        locking=("locked_task", "related_tasks", "tasks"),
+        locking=("locked_task", "related_tasks"),
     )
 
 

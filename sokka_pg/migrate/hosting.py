@@ -115,15 +115,15 @@ def load_revision(
 # finds them first, deadlock_timeout (1 s) after its wait began: the callers. So
 # everything is locked at once, views first (the other way round twelve busy sessions
 # kept it out for a minute), and in less than that, or nothing: 55P03, and the run tries
-# again. LOCK on a
+# again. Only the first lock may be waited for as long as the run likes: whoever waits
+# and has nothing makes no deadlock. LOCK on a
 # view would go on to the catalogs that it reads; a reset of an option that none of ours
 # has locks the view alone.
 _LOCK = """
 do $lock$
 declare
-    v_until constant timestamptz := clock_timestamp() + least(interval '700 ms',
-        nullif(current_setting('lock_timeout'), '0')::interval);
     v_before constant text := current_setting('lock_timeout');
+    v_until timestamptz;
     v_table record;
 begin
     for v_table in
@@ -135,9 +135,13 @@ begin
            and {chosen}
          order by c.relkind <> 'v', c.oid
     loop
-        perform set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch from
-            v_until - clock_timestamp())))::text || 'ms', true);
+        if v_until is not null then
+            perform set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch from
+                v_until - clock_timestamp())))::text || 'ms', true);
+        end if;
         execute v_table.locking;
+        v_until := coalesce(v_until, clock_timestamp() + least(interval '700 ms',
+            nullif(v_before, '0')::interval));
     end loop;
     perform set_config('lock_timeout', v_before, true);
 end

@@ -13,9 +13,8 @@ from alembic.script import ScriptDirectory
 from sokka_pg import schema as sql_files
 from sokka_pg.errors import UsageError
 
-LOCK_TIMEOUT = timedelta(milliseconds=700)
-"""Below deadlock_timeout (1 s): callers take tables in orders of their own, and whoever
-has waited longest is told of the deadlock. So a run gives up before any of them."""
+LOCK_TIMEOUT = timedelta(seconds=2)
+"""Callers queue up behind a run that waits, for no longer than this."""
 
 # alembic keeps the run under way in module globals: one at a time per process.
 one_alembic = threading.Lock()

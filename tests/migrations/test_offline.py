@@ -69,7 +69,7 @@ def test_the_text_is_one_transaction_of_plain_ascii() -> None:
     assert text.isascii()
     assert (lines.count("BEGIN;"), lines.count("COMMIT;")) == (1, 1)
     assert not [line for line in lines if line.startswith("\\")]
-    assert "set local lock_timeout = '700ms';" in lines
+    assert "set local lock_timeout = '2000ms';" in lines
 
 
 def test_the_text_of_a_fence_alone_works_in_a_database_without_a_queue(empty_db: str) -> None:

@@ -5,7 +5,6 @@ drop function sokka.lock_ready;
 drop function sokka.claim;
 drop function sokka.grant_leases;
 drop function sokka.terminate_batch;
-drop trigger tasks_departed on sokka.tasks;
 
 -- For pages that are filled from now on.
 alter table sokka.tasks set (fillfactor = 50);

@@ -16,9 +16,7 @@ begin
     return null;
 end
 $$;
-create trigger tasks_departed after delete on sokka.tasks
-    for each row when (old.candidate is not null or old.is_join)
-    execute function sokka.note_departure();
+
 
 -- leave_orphans: of cancelled tasks, those that have children, which are to be cancelled
 -- too. Noted in the inbox, so that the sweep goes on where this call stops. Under an old
