@@ -219,7 +219,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "repeated-enqueue": Mutant(
         "an enqueue without an id is sent again when its commit was not answered", "storm",
-        ("F3", "F4"), ("I8",), seconds=16.0, workers=2, client=_repeat_every_call,
+        ("F3", "F4"), ("I8",), seconds=40.0, workers=2, client=_repeat_every_call,
     ),
     "borrowed-token": Mutant(
         "a refused write is repeated under the owner and token found in the row", "storm",
