@@ -116,9 +116,8 @@ def load_revision(
 # everything is locked at once, views first (the other way round twelve busy sessions
 # kept it out for a minute), and in less than that, or nothing: 55P03, and the run tries
 # again. Only the first lock may be waited for as long as the run likes: whoever waits
-# and has nothing makes no deadlock. LOCK on a
-# view would go on to the catalogs that it reads; a reset of an option that none of ours
-# has locks the view alone.
+# and has nothing makes no deadlock. LOCK on a view would go on to the catalogs that it
+# reads; a reset of an option that none of ours has locks the view alone.
 _LOCK = """
 do $lock$
 declare

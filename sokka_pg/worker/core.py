@@ -213,9 +213,7 @@ class Worker:
 
     def _note(self, event: words.Input) -> None:
         self._inbox.append(event)
-        nap = self._nap
-        if nap is not None and not nap.done():
-            nap.set_result(None)
+        self._wake()
 
     def _tell(self, event: words.Input) -> None:
         self._note(event)
