@@ -1,0 +1,2 @@
+-- Back to the revision below.
+select 1;
