@@ -101,7 +101,8 @@ class Call(Generic[T]):
     ``repeatable`` calls may be sent once more by a store whose connection broke
     before the answer came. Where the repeat is then refused, ``after_loss`` says
     whether the refusal proves the first try's success, and how to read the
-    answer that was lost.
+    answer that was lost. ``binary``: ask for the answer in binary, which is quicker for
+    many ids and times, where the connection is our own.
     """
 
     statement: Statement
@@ -109,6 +110,7 @@ class Call(Generic[T]):
     decode: Callable[[list[Any]], T]
     repeatable: bool = False
     after_loss: Callable[[Refused], Call[T] | None] | None = None
+    binary: bool = False
 
 
 @lru_cache(maxsize=1024)

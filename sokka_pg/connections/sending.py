@@ -29,7 +29,7 @@ def send(connection: Connection[Any], call: Call[T], schema: str, *, foreign: bo
     sql = call.statement.text(schema, PSYCOPG_STYLE)
     try:
         with Cursor(connection, row_factory=tuple_row) as cursor:
-            cursor.execute(sql, call.params)
+            cursor.execute(sql, call.params, binary=call.binary and not foreign)
             rows = cursor.fetchall()
     except psycopg.Error as error:
         raise from_psycopg(error) from error
@@ -43,7 +43,7 @@ async def send_async(
     sql = call.statement.text(schema, PSYCOPG_STYLE)
     try:
         async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(sql, call.params)
+            await cursor.execute(sql, call.params, binary=call.binary and not foreign)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
         raise from_psycopg(error) from error
@@ -63,7 +63,7 @@ def send_explicit(connection: Connection[Any], call: Call[T], schema: str) -> T:
         with Cursor(connection, row_factory=tuple_row) as cursor:
             with connection.pipeline():
                 connection.execute(_BEGIN)
-                cursor.execute(sql, call.params)
+                cursor.execute(sql, call.params, binary=call.binary)
                 connection.execute("commit")
             rows = cursor.fetchall()
     except psycopg.Error as error:
@@ -81,7 +81,7 @@ async def send_explicit_async(connection: AsyncConnection[Any], call: Call[T], s
         async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
             async with connection.pipeline():
                 await connection.execute(_BEGIN)
-                await cursor.execute(sql, call.params)
+                await cursor.execute(sql, call.params, binary=call.binary)
                 await connection.execute("commit")
             rows = await cursor.fetchall()
     except psycopg.Error as error:

@@ -26,12 +26,12 @@ class Outbox:
         self.batch, self.batch_bytes = batch, batch_bytes
         self._ready: deque[Settlement] = deque()
         self._later: list[tuple[float, int, Settlement]] = []
-        self._sent: list[Settlement] = []
+        self._sent = 0
         self._alone = 0
         self._order = count()
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._later) + len(self._sent)
+        return len(self._ready) + len(self._later) + self._sent
 
     @property
     def isolating(self) -> bool:
@@ -49,16 +49,19 @@ class Outbox:
         return bool(self._ready) or (bool(self._later) and self._later[0][0] <= now)
 
     def take(self, now: float) -> list[Settlement]:
-        """The next batch; it is under way until answered, failed or refused."""
+        """The next batch; it is under way until answered, failed or refused. There may
+        be several under way."""
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         most = min(len(self._ready), 1 if self._alone else self.batch)
-        self._sent, left = [], self.batch_bytes
-        while len(self._sent) < most and (left > 0 or not self._sent):
+        batch: list[Settlement] = []
+        left = self.batch_bytes
+        while len(batch) < most and (left > 0 or not batch):
             left -= self._ready[0].size
-            self._sent.append(self._ready.popleft())
-        self._alone -= min(self._alone, len(self._sent))
-        return self._sent
+            batch.append(self._ready.popleft())
+        self._alone -= min(self._alone, len(batch))
+        self._sent += len(batch)
+        return batch
 
     @property
     def left_over(self) -> int:
@@ -66,10 +69,10 @@ class Outbox:
         return len(self._ready)
 
     def answered(
-        self, answers: Sequence[Answer], now: float
+        self, sent: Sequence[Settlement], answers: Sequence[Answer], now: float
     ) -> list[tuple[Settlement, Answer]]:
-        """Those that are through. The others are kept for another try."""
-        sent, self._sent = self._sent, []
+        """Those of a batch that are through. The others are kept for another try."""
+        self._sent -= len(sent)
         if len(answers) == len(sent) and all(answer.verdict == "ok" for answer in answers):
             return list(zip(sent, answers, strict=True))
         through: list[tuple[Settlement, Answer]] = []
@@ -86,21 +89,23 @@ class Outbox:
                 through.append((settlement, answer))
         return through
 
-    def failed(self, sent: bool) -> None:
+    def failed(self, batch: Sequence[Settlement], sent: bool) -> None:
         """The call broke; its members are first in the next."""
-        for settlement in self._sent:
+        self._sent -= len(batch)
+        for settlement in batch:
             settlement.uncertain = settlement.uncertain or sent
-        self._ready.extendleft(reversed(self._sent))
-        self._sent = []
+        self._ready.extendleft(reversed(batch))
 
-    def refused(self, message: str) -> list[tuple[Settlement, Answer]]:
+    def refused(
+        self, blamed: Sequence[Settlement], message: str
+    ) -> list[tuple[Settlement, Answer]]:
         """The call was refused for a bad argument: find the member to blame.
 
         Returns what can never be written.
         """
-        blamed, self._sent = self._sent, []
+        self._sent -= len(blamed)
         if len(blamed) != 1:
-            self._alone = len(blamed)
+            self._alone += len(blamed)
             self._ready.extendleft(reversed(blamed))
             return []
         if blamed[0].verb is Verb.FAIL:

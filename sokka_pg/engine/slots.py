@@ -75,18 +75,21 @@ class Slots:
         """When the task that waits longest came."""
         return min((line[0][0] for line in self._waiting.values() if line), default=None)
 
-    def wanted(self, ahead: int) -> tuple[int, dict[str, int]]:
+    def wanted(
+        self, ahead: int, coming: int = 0, parts: int = 2
+    ) -> tuple[int, dict[str, int]]:
         """How many tasks could be used, in all and by topic, ``ahead`` of free slots.
 
-        Beyond the free slots it asks for half of what it may hold: while one half is
-        worked on, the call that brings the other is under way.
+        ``coming``: how many another call may bring. Beyond the free slots it asks for
+        one of so many ``parts`` of what it may hold: while one is worked on, the calls
+        that bring the others are under way.
         """
         free = self.total - len(self._held)
-        want = free - self.waiting + ahead
+        want = free - self.waiting - coming + ahead
         if ahead:
-            want = min(want, max(free, (self.total + ahead + 1) // 2))
+            want = min(want, max(free, -(-(self.total + ahead) // parts)))
         by_topic = {
-            topic: limit - self._busy[topic] - len(self._waiting[topic]) + ahead
+            topic: limit - self._busy[topic] - len(self._waiting[topic]) - coming + ahead
             for topic, limit in self.limits.items()
         }
         usable = {t: min(n, want) for t, n in by_topic.items() if n > 0}

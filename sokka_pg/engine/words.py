@@ -125,13 +125,14 @@ class Ended:
 class Exchanged:
     """Answer to ``Exchange``: one per settlement, in order, and the new leases.
 
-    ``size``: the bytes of their payloads, about.
+    ``size``: the bytes of their payloads, about. ``second``: as the call said.
     """
 
     sent_at: float
     answers: Sequence[Answer]
     leases: Sequence[Leased]
     size: int = 0
+    second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +172,14 @@ class CallFailed:
     """The call under way failed.
 
     ``refused``: the database refused it as a whole for a bad argument; else it
-    is worth trying again. ``sent``: whether it may have taken effect.
+    is worth trying again. ``sent``: whether it may have taken effect. ``second``: as
+    the call said.
     """
 
     refused: bool = False
     sent: bool = True
     message: str = ""
+    second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +206,14 @@ Input: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Settle these and reserve up to ``max_tasks``, ``limits`` per topic."""
+    """Settle these and reserve up to ``max_tasks``, ``limits`` per topic. ``second``:
+    while another one is under way, on a connection of its own."""
 
     settlements: Sequence[Settlement]
     topics: Sequence[str]
     limits: Sequence[int]
     max_tasks: int
+    second: bool = False
 
 
 @dataclass(frozen=True, slots=True)

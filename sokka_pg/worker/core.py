@@ -1,7 +1,8 @@
 """A worker in one event loop: the engine decides, this obeys.
 
 Three connections: the desk (reserve, settle, sweep), the lease keeper and the
-listener, and a fourth while retention is applied; handlers use the app's pools.
+listener; one more for the desk's second calls, while there is so much to do, and one
+while retention is applied. Handlers use the app's pools.
 None of them is in a transaction while a handler runs, except one that the
 handler asked for.
 """
@@ -89,12 +90,12 @@ class Worker:
         )
         self._desk = Desk(
             self.pid, tuple(self.limits), self._lease, self._keeper, self.feed,
-            Link(database_url, schema, self._connections, self._call_bound()),
+            *(Link(database_url, schema, self._connections, self._call_bound()) for _ in "12"),
         )
         self._inbox: list[words.Input] = []
         self._nap: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._call: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[None]] = set()
         self._asked: words.StopAsked | None = None
 
     def stop(self, now: bool = False) -> None:
@@ -171,8 +172,8 @@ class Worker:
                         task.cancel()
                     await asyncio.wait(aside, timeout=LAST_S)
         finally:
-            if self._call is not None:
-                self._call.cancel()
+            for call in self._calls:
+                call.cancel()
             self._keeper.close()
             self._runner.close()
             self.feed.emit(events.WorkerStopped(self.pid, self._engine.unsettled))
@@ -234,7 +235,9 @@ class Worker:
         elif isinstance(command, words.Halt):
             self._runner.halt(command.token, command.reason)
         else:
-            self._call = asyncio.create_task(self._perform(command))
+            call = asyncio.create_task(self._perform(command))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
             return True
         return False
 

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import monotonic
 
 from sokka_pg import calls, events
+from sokka_pg.calls.exchanging import Exchanged
 from sokka_pg.engine import words
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.leases import Hold
@@ -27,6 +29,8 @@ MARK = timedelta(seconds=60)
 SWEPT_WITHIN = timedelta(seconds=0.5)
 """An idle worker sweeps if nobody has within this time: half of the time between two of
 its looks, so that a second or so passes without a sweep even where one has died."""
+SECOND_KEPT_S = 30.0
+"""How long the second connection stays after its last call."""
 ACCEPTED = Answer("ok")
 
 
@@ -35,12 +39,14 @@ class Desk:
 
     def __init__(
         self, pid: str, topics: tuple[str, ...], lease: timedelta,
-        keeper: LeaseKeeper, feed: EventFeed, link: Link,
+        keeper: LeaseKeeper, feed: EventFeed, link: Link, second: Link,
     ) -> None:
         self._pid, self._topics, self._lease = pid, topics, lease
-        self._keeper, self._feed, self._link = keeper, feed, link
+        self._keeper, self._feed, self._link, self._second = keeper, feed, link, second
+        self._second_at = 0.0
         self._failing_since: float | None = None
         self._may_look = True
+        self._older = False
 
     async def open(self, patience_s: float, given_up: Callable[[], bool]) -> None:
         """Reach the database and prepare partitions.
@@ -68,6 +74,7 @@ class Desk:
 
     async def close(self) -> None:
         await self._link.close()
+        await self._second.close()
 
     async def perform(self, call: words.Call) -> words.Input:
         """The answer to a call of the engine; a failure is an answer too."""
@@ -78,12 +85,12 @@ class Desk:
             return words.CallFailed(
                 refused=isinstance(error, BadArgument),
                 sent=error.detail.get("sent") is not False,
-                message=str(error),
+                message=str(error), second=_is_second(call),
             )
         except Exception as error:
             log.exception("a call of the worker broke")
             self._note_failure(error)
-            return words.CallFailed(message=type(error).__name__)
+            return words.CallFailed(message=type(error).__name__, second=_is_second(call))
         self._note_success()
         return answer
 
@@ -104,7 +111,9 @@ class Desk:
         settlements = call.settlements
         to_reserve = calls.reserving(call.topics, call.max_tasks, self._lease, call.limits)
         sent_at = monotonic()
-        found = await self._link.send(calls.exchange(
+        link = await self._link_for(call, sent_at)
+        found = await self._send_exchange(link, partial(
+            calls.exchange,
             self._pid,
             [(each.task.task_id, each.task.token) for each in settlements],
             [each.verb for each in settlements],
@@ -123,7 +132,28 @@ class Desk:
             ACCEPTED if detail is None and verdict == "ok" else Answer(verdict, detail)
             for verdict, detail in found.verdicts
         ]
-        return words.Exchanged(sent_at, answers, leases, sum([each.size for each in leases]))
+        size = sum([each.size for each in leases])
+        return words.Exchanged(sent_at, answers, leases, size, call.second)
+
+    async def _link_for(self, call: words.Exchange, now: float) -> Link:
+        if call.second:
+            self._second_at = now
+            return self._second
+        if now - self._second_at > SECOND_KEPT_S:
+            await self._second.close()
+        return self._link
+
+    async def _send_exchange(
+        self, link: Link, made: Callable[..., calls.Call[Exchanged]]
+    ) -> Exchanged:
+        try:
+            return await link.send(made(older=self._older))
+        except SokkaError as error:
+            if self._older or not _forbidden(error):
+                raise
+            log.warning("this schema has not come to revision 0004 yet: %s", error)
+            self._older = True
+        return await link.send(made(older=True))
 
     async def _sweep(self) -> words.SweepDone:
         sent_at = monotonic()
@@ -180,6 +210,10 @@ def _seconds_to(due_at: datetime | None) -> float | None:
 def _forbidden(error: SokkaError) -> bool:
     """Whether the database has no such function for us."""
     return error.detail.get("sqlstate") in ("42883", "42501")
+
+
+def _is_second(call: words.Call) -> bool:
+    return isinstance(call, words.Exchange) and call.second
 
 
 def _text_of(settlement: words.Settlement) -> str | None:

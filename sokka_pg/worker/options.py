@@ -38,7 +38,7 @@ class WorkerOptions:
     lease: Duration = timedelta(seconds=30)
     grace: Duration = timedelta(seconds=30)
     concurrency: int | None = None
-    prefetch: int = 500
+    prefetch: int = 1000
     poll: Duration = timedelta(seconds=1)
     startup: Duration = timedelta(seconds=60)
     listen: bool = True

@@ -37,7 +37,8 @@ MAY_CALL = {
     "worker": {
         "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",
         "extend_leases", "release_lease", "terminate_task", "terminate_tasks", "fail_task",
-        "retry_task", "snooze_task", "settle_tasks", "settle_and_reserve", "report_progress",
+        "retry_task", "snooze_task", "settle_tasks", "settle_and_reserve", "exchange_leases",
+        "report_progress",
         "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
         "clear_idle", "look_for_work", "sweep", "prepare_partitions", "apply_retention",
         "fan_out", "get_join", "join_results", "wait_for_task", "record_step", "list_steps",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from sokka_pg import migrate
+from sokka_pg import Sokka, WorkerOptions, migrate
 from sokka_pg.errors import SokkaError
 
 FIRST, SECOND = "0001", "0002"
@@ -137,3 +139,39 @@ def test_the_body_of_an_older_release_may_go_on_over_a_migration(db: str) -> Non
         assert made == [(True,)]
         filled = connection.execute("select depth, is_join from sokka.tasks").fetchall()
         assert filled == [(0, False)]
+
+
+def test_who_may_work_in_the_old_ways_may_in_the_new_ones(empty_db: str, producer: str) -> None:
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+        connection.execute(
+            "grant execute on function sokka.settle_and_reserve, sokka.reserve_tasks"
+            f" to {producer}"
+        )
+    migrate.upgrade(empty_db)
+    assert {"exchange_leases", "look_for_work"} <= functions_of(empty_db, producer)
+    migrate.downgrade(empty_db, to="0003")
+    assert "settle_and_reserve" in functions_of(empty_db, producer)
+
+
+async def test_a_worker_serves_a_schema_that_has_not_been_migrated_yet(empty_db: str) -> None:
+    migrate.upgrade(empty_db, to="0003")
+    app = Sokka(empty_db)
+    ran = []
+
+    @app.task(topic="t")
+    async def work(number: int) -> None:
+        ran.append(number)
+        if len(ran) == 3:
+            worker.stop()
+
+    worker = app.worker("t", options=WorkerOptions(schedules=False))
+    with psycopg.connect(empty_db, autocommit=True) as connection:
+        for number in range(3):
+            connection.execute(
+                "select from sokka.create_task('t', %s, 'work')", (Jsonb({"number": number}),)
+            )
+        async with asyncio.timeout(30):
+            await worker.run()
+        found = connection.execute("select count(*) from sokka.finished_tasks").fetchone()
+    assert sorted(ran) == [0, 1, 2]
+    assert found == (3,)

@@ -34,6 +34,7 @@ NEVER_REFUSED = {
     "reserve_task",
     "reserve_tasks",
     "settle_and_reserve",
+    "exchange_leases",
     "sweep",
     "extend_leases",
     "terminate_tasks",

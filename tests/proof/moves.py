@@ -460,6 +460,11 @@ def settle_and_reserve(actor: Actor) -> Ask:
     return Ask("settle_and_reserve", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased)
 
 
+@move("worker", "batch", 3)
+def exchange_leases(actor: Actor) -> Ask:
+    return Ask("exchange_leases", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased)
+
+
 @move("worker", "schedule", 4)
 def due_schedules(actor: Actor) -> Ask:
     def learn(rows: Rows) -> None:

@@ -373,7 +373,12 @@ class Simulation:
             # Its own end, or worse: no further writes under that fence.
             player.fences = [f for f in player.fences if f.task_id != said.get("task_id")]
             player.locks = [f for f in player.locks if f.key != said.get("key")]
-        elif call.function in ("terminate_tasks", "settle_tasks", "settle_and_reserve"):
+        elif call.function in (
+            "terminate_tasks",
+            "settle_tasks",
+            "settle_and_reserve",
+            "exchange_leases",
+        ):
             player.fences = []
 
     # Waits

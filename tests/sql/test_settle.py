@@ -1,4 +1,5 @@
-"""settle_tasks and settle_and_reserve: each member by its own verb, one commit for all."""
+"""settle_tasks, exchange_leases and settle_and_reserve: each member by its own verb, one
+commit for all."""
 
 from __future__ import annotations
 
@@ -11,10 +12,17 @@ from tests.sql import states
 from tests.sql.calling import Queue, Row
 from tests.sql.states import ERROR, WRONG_STATES, Claim
 
+LEASE = {
+    "settle_and_reserve": "to_jsonb(r.lease)",
+    "exchange_leases": """
+        case when r.verdict = 'reserved' then to_jsonb(r) - array['ord', 'verdict', 'detail'] end
+    """,
+}
+"""Two forms of one answer: a lease as a value, or as columns."""
 SETTLED = """
-    select ord, task_id, verdict, detail, to_jsonb(lease) as lease
-      from sokka.settle_and_reserve(%(pid)s, %(ids)s, %(tokens)s, %(verbs)s, %(args)s,
-           %(topics)s, %(max)s, %(lease)s, %(limits)s)
+    select r.ord, r.task_id, r.verdict, r.detail, {lease} as lease
+      from sokka.{function}(%(pid)s, %(ids)s, %(tokens)s, %(verbs)s, %(args)s,
+           %(topics)s, %(max)s, %(lease)s, %(limits)s) r
 """
 VERBS: list[tuple[str, Any, str]] = [
     ("terminate", Jsonb({"n": 1}), "terminated"),
@@ -40,9 +48,15 @@ def settle(queue: Queue, members: list[tuple[Claim, str, Any]]) -> list[Row]:
     return sorted(rows, key=lambda row: row.ord)
 
 
-def settle_and_reserve(queue: Queue, **given: Any) -> list[Row]:
+@pytest.fixture(params=LEASE)
+def both(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def exchange(queue: Queue, function: str, **given: Any) -> list[Row]:
     names = ("pid", "ids", "tokens", "verbs", "args", "topics", "max", "lease", "limits")
-    return queue.rows(SETTLED, dict.fromkeys(names) | {"pid": "w1"} | given)
+    query = SETTLED.format(function=function, lease=LEASE[function])
+    return queue.rows(query, dict.fromkeys(names) | {"pid": "w1"} | given)
 
 
 def test_each_member_is_settled_by_its_own_verb(queue: Queue) -> None:
@@ -111,11 +125,13 @@ def test_a_task_named_twice_is_settled_once(queue: Queue, verb: str) -> None:
     assert rows[1].verdict in ("SK002", "SK006")
 
 
-def test_one_call_settles_the_last_batch_and_reserves_the_next(queue: Queue, topic: str) -> None:
+def test_one_call_settles_the_last_batch_and_reserves_the_next(
+    queue: Queue, both: str, topic: str
+) -> None:
     old = states.running(queue)
     ids = [queue.create(topic, data=Jsonb(n)) for n in range(3)]
-    rows = settle_and_reserve(
-        queue, ids=[old.task_id], tokens=[old.token], verbs=["terminate"], args=[Jsonb(1)],
+    rows = exchange(
+        queue, both, ids=[old.task_id], tokens=[old.token], verbs=["terminate"], args=[Jsonb(1)],
         topics=[topic], max=2, lease="1 hour",
     )  # fmt: skip
     assert [(row.ord, row.task_id, row.verdict) for row in rows] == [
@@ -128,26 +144,29 @@ def test_one_call_settles_the_last_batch_and_reserves_the_next(queue: Queue, top
         assert (found.status, found.pid) == ("running", "w1")
 
 
-def test_either_half_may_be_empty(queue: Queue, topic: str) -> None:
+def test_either_half_may_be_empty(queue: Queue, both: str, topic: str) -> None:
     claim = states.running(queue)
-    (settled,) = settle_and_reserve(
-        queue, ids=[claim.task_id], tokens=[claim.token], verbs=["release"]
+    (settled,) = exchange(
+        queue, both, ids=[claim.task_id], tokens=[claim.token], verbs=["release"]
     )
     assert (settled.verdict, settled.lease) == ("ok", None)
     task_id = queue.create(topic)
-    (reserved,) = settle_and_reserve(
-        queue, ids=[], tokens=[], verbs=[], args=[], topics=[topic], max=5
+    (reserved,) = exchange(
+        queue, both, ids=[], tokens=[], verbs=[], args=[], topics=[topic], max=5
     )
     assert (reserved.task_id, reserved.verdict) == (task_id, "reserved")
-    assert settle_and_reserve(queue) == []
-    assert settle_and_reserve(queue, topics=[topic], max=0) == []
+    assert exchange(queue, both) == []
+    assert exchange(queue, both, topics=[topic], max=0) == []
 
 
-def test_a_task_released_in_the_call_may_be_reserved_by_it(queue: Queue, topic: str) -> None:
+def test_a_task_released_in_the_call_may_be_reserved_by_it(
+    queue: Queue, both: str, topic: str
+) -> None:
     lease = queue.leased(topic)
-    rows = settle_and_reserve(
-        queue, ids=[lease.task_id], tokens=[lease.token], verbs=["release"], topics=[topic], max=1
-    )
+    rows = exchange(
+        queue, both, ids=[lease.task_id], tokens=[lease.token], verbs=["release"],
+        topics=[topic], max=1,
+    )  # fmt: skip
     assert [row.verdict for row in rows] == ["ok", "reserved"]
     assert rows[1].lease["token"] > lease.token
 
@@ -159,7 +178,7 @@ def test_a_task_released_in_the_call_may_be_reserved_by_it(queue: Queue, topic: 
     ids=str,
 )  # fmt: skip
 def test_a_wrong_argument_of_either_half_settles_and_reserves_nothing(
-    queue: Queue, topic: str, wrong: dict[str, Any]
+    queue: Queue, both: str, topic: str, wrong: dict[str, Any]
 ) -> None:
     claim = states.running(queue)
     waiting = queue.create(topic)
@@ -170,5 +189,5 @@ def test_a_wrong_argument_of_either_half_settles_and_reserves_nothing(
     }  # fmt: skip
     names = {"ids": "task_ids", "max": "max_tasks"}
     arguments = {names.get(name, name): value for name, value in (given | wrong).items()}
-    assert queue.refused("settle_and_reserve", **arguments).sqlstate == "22023"
+    assert queue.refused(both, **arguments).sqlstate == "22023"
     assert [queue.image(claim.task_id), queue.image(waiting)] == before

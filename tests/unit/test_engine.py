@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sokka_pg.engine import Engine, EngineSettings, words
 from sokka_pg.engine.backoff import Backoff
+from sokka_pg.engine.desk import SECOND_LEAST
 from sokka_pg.engine.words import Answer, Reason, Settlement, Verb
 from sokka_pg.model import LeasedTask
 from tests.unit.tasks_made_up import leased
@@ -50,6 +51,10 @@ class Desk:
         due_in_s: float | None = None,
     ) -> list[words.Command]:
         return self.tell(words.Looked(ready, swept, readied, due_in_s))
+
+    def second(self, leases: Sequence[LeasedTask] = (), *answers: Answer) -> list[words.Command]:
+        """The answer to the second exchange under way."""
+        return self.tell(words.Exchanged(self.now, answers, leases, second=True))
 
     def end(self, task: LeasedTask, verb: Verb = Verb.TERMINATE) -> words.Ended:
         return words.Ended(task.token, Settlement(task, verb))
@@ -638,3 +643,95 @@ def test_large_results_go_in_calls_of_bounded_size_and_no_task_is_taken_meanwhil
         assert call.max_tasks <= settled
         it.answer([], *[OK] * len(call.settlements))
     assert (settled, calls) == (20, 7)
+
+
+def many(slots: int = 1000, limits: dict[str, int] | None = None) -> tuple[Desk, list[LeasedTask]]:
+    """A worker of so many tasks and a free slot, and no more to come."""
+    it = desk(slots + 1, limits)
+    tasks = [leased() for _ in range(slots)]
+    it.answer(tasks)
+    return it, tasks
+
+
+def test_a_second_exchange_goes_out_beside_the_first_when_many_have_ended() -> None:
+    it, tasks = many()
+    it.tell(it.end(tasks[0]))
+    first = it.only(words.Exchange)
+    assert (len(first.settlements), first.second) == (1, False)
+    it.tell(*map(it.end, tasks[1 : SECOND_LEAST]))
+    assert not it.all(words.Exchange), "one short of many gather for the first"
+    it.tell(it.end(tasks[SECOND_LEAST]))
+    second = it.only(words.Exchange)
+    assert [s.task for s in second.settlements] == tasks[1 : SECOND_LEAST + 1]
+    assert second.second
+    it.tell(*map(it.end, tasks[SECOND_LEAST + 1 :]))
+    assert not it.all(words.Exchange), "never a third"
+
+
+def test_the_two_answers_may_come_in_any_order() -> None:
+    it, tasks = many(400)
+    it.tell(it.end(tasks[0]))
+    it.tell(*map(it.end, tasks[1:]))
+    it.second([], *[OK] * 399)
+    assert [t for f in it.all(words.Forget) for t in f.tokens] == [t.token for t in tasks[1:]]
+    assert it.engine.unsettled == 1
+    it.answer([], OK)
+    assert it.engine.unsettled == 0
+
+
+def test_what_the_first_call_may_bring_is_not_asked_for_again() -> None:
+    it = desk(700)
+    tasks = [leased() for _ in range(700)]
+    it.answer(tasks)
+    it.tell(*map(it.end, tasks[:350]))
+    first = it.only(words.Exchange).max_tasks
+    it.tell(*map(it.end, tasks[350:]))
+    second = it.only(words.Exchange).max_tasks
+    assert 0 < first < second
+    most = 700 + it.engine._pace.prefetch(it.now, it.engine.settings.prefetch_most)
+    assert first + second <= most
+    it.second([leased() for _ in range(second)], *[OK] * 350)
+    assert first + second + sum(call.max_tasks for call in it.all(words.Exchange)) <= most
+
+
+def test_a_second_call_that_failed_is_written_by_the_next_and_the_first_goes_on() -> None:
+    it, tasks = many(400)
+    it.tell(it.end(tasks[0]))
+    it.tell(*map(it.end, tasks[1:]))
+    it.tell(words.CallFailed(second=True))
+    it.answer([], OK)
+    assert it.engine.unsettled == 399
+    it.later(5.0)
+    it.tell(words.SweepDone(0, None))
+    again = it.only(words.Exchange).settlements
+    assert [s.task for s in again] == tasks[1:]
+    assert all(s.uncertain for s in again)
+
+
+def test_a_refused_second_call_is_tried_again_one_by_one() -> None:
+    it, tasks = many(400)
+    it.tell(it.end(tasks[0]))
+    it.tell(*map(it.end, tasks[1:]))
+    it.tell(words.CallFailed(refused=True, message="args", second=True))
+    it.answer([], OK)
+    call = it.only(words.Exchange)
+    assert [s.task for s in call.settlements] == [tasks[1]]
+    assert not call.second
+
+
+def test_where_a_topic_has_one_slot_its_tasks_come_by_one_call_at_a_time() -> None:
+    it, tasks = many(400, {"mail": 401, "post": 1})
+    it.tell(it.end(tasks[0]))
+    it.tell(*map(it.end, tasks[1:]))
+    assert not it.all(words.Exchange)
+
+
+def test_a_worker_that_stops_waits_for_both_calls() -> None:
+    it, tasks = many(400)
+    it.tell(it.end(tasks[0]))
+    it.tell(*map(it.end, tasks[1:]))
+    it.tell(words.StopAsked())
+    it.answer([], OK)
+    assert not it.engine.finished
+    it.second([], *[OK] * 399)
+    assert it.engine.finished

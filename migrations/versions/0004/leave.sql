@@ -1,2 +1,2 @@
 -- Back to the revision below.
-select 1;
+drop function sokka.exchange_leases;

@@ -51,45 +51,6 @@ begin
 end
 $$;
 
--- reserve_batch: reserve from several topics in turn. Each gets an equal share first;
--- what a topic leaves over goes to the others. Which topic begins changes with every
--- call, so that single tasks are taken in turn too. When that comes out short, it
--- sweeps and goes round once more.
-create function sokka.reserve_batch(
-    p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
-) returns setof sokka.leased_task
-language plpgsql as $$
-declare
-    v_count constant integer := cardinality(p_topics);
-    v_turn constant integer := sokka.next_turn(v_count);
-    v_taken integer[] := array_fill(0, array[v_count]);
-    v_left integer := p_max;
-    v_want integer;
-    v_places tid[];
-    v_pos integer;
-begin
-    for v_round in 1..4 loop
-        exit when v_left <= 0 or (v_round = 3 and not sokka.sweep_if_due());
-        -- Even rounds hand out what is left over; a lone topic leaves nothing.
-        continue when v_count = 1 and v_round % 2 = 0;
-        for v_step in 0..v_count - 1 loop
-            v_pos := 1 + (v_turn + v_step) % v_count;
-            v_want := case when v_round % 2 = 1
-                then (v_left + v_count - v_step - 1) / (v_count - v_step) else v_left end;
-            v_want := least(v_want, p_limits[v_pos] - v_taken[v_pos]);
-            continue when v_want <= 0 or exists (
-                select from sokka.topics t where t.topic = p_topics[v_pos] and t.paused_at is not null);
-            v_places := sokka.claim(p_topics[v_pos], v_want);
-            continue when v_places = '{}';
-            v_taken[v_pos] := v_taken[v_pos] + cardinality(v_places);
-            v_left := v_left - cardinality(v_places);
-            return query select * from sokka.grant_leases(
-                v_places, p_pid, coalesce(p_lease, sokka.lease_of(p_topics[v_pos])), true);
-        end loop;
-    end loop;
-end
-$$;
-
 -- next_turn: counts this session's calls; where several topics begin.
 create function sokka.next_turn(p_topics integer) returns integer
 language plpgsql as $$
@@ -120,11 +81,17 @@ set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
-declare
-    v_lease constant interval
-        := case when p_lease is not null then sokka.checked_lease('lease', p_lease) end;
 begin
-    perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
-    return query select * from sokka.reserve_batch(p_topics, p_limits, p_pid, p_max_tasks, v_lease);
+    -- An exchange may reserve nothing; here that is refused.
+    if coalesce(cardinality(p_topics), 0) = 0 or coalesce(p_max_tasks, 0) <= 0 then
+        perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
+    end if;
+    return query
+        select e.task_id, e.task_group_id, e.topic, e.sub_topic, e.kind, e.data, e.headers,
+               e.pid, e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts,
+               e.timeout, e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at,
+               e.priority, e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
+          from sokka.exchange_leases(p_pid, null, null, null, null, p_topics, p_max_tasks,
+                   p_lease, p_limits) e;
 end
 $$;

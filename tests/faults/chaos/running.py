@@ -17,6 +17,7 @@ from tests.faults.chaos import effects, keeping, recorder
 from tests.faults.chaos.drain import LIMIT_S, drain
 from tests.faults.chaos.faults import Fault, fault
 from tests.faults.chaos.judging import witness
+from tests.faults.chaos.judging.reading import GRANTERS
 from tests.faults.chaos.plan import ActPlan
 from tests.faults.chaos.scene import Scene, offset_us
 from tests.faults.chaos.words import INFO, OK, Act, Bite, Life
@@ -190,7 +191,7 @@ def _note_recovery(act: Act) -> None:
         if (
             life is not None and call.ended is not None and call.outcome == OK
             and call.began > act.after.quiet_at
-            and call.function in ("settle_and_reserve", "reserve_tasks", "mark_idle")
+            and call.function in GRANTERS | {"mark_idle"}
         ):
             life.reserved_after_ns = call.ended
             del waiting[call.pid]

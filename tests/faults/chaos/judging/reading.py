@@ -31,9 +31,13 @@ VERBS = {
     "terminate_task": "terminate", "terminate_tasks": "terminate", "fail_task": "fail",
     "revoke_lease": "revoke", "cancel_task": "cancel",
 }  # fmt: skip
-GRANTERS = {"reserve_task", "reserve_tasks", "settle_and_reserve", "acquire_lease"}
-SETTLERS = {"settle_tasks", "settle_and_reserve"}
-SWEEPERS = {"sweep", "reserve_task", "reserve_tasks", "settle_and_reserve"}
+GRANTERS = {
+    "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases", "acquire_lease",
+}  # fmt: skip
+SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases"}
+SWEEPERS = {
+    "sweep", "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases",
+}  # fmt: skip
 CREATORS = {
     "create_task", "create_tasks", "fan_out", "fire_schedules", "trigger_schedule", "resubmit_task",
 }  # fmt: skip
@@ -193,8 +197,10 @@ def _members(base: Word, call: Call) -> Iterator[Word]:
     ids, tokens = array(said.get("task_ids")), array(said.get("tokens"))
     verbs = array(said.get("verbs")) or [VERBS.get(call.function, "")] * len(ids)
     heard = call.outcome == OK
-    for place, (task, token, verb) in enumerate(zip(ids, tokens, verbs, strict=True)):
-        row = call.rows[place] if heard and place < len(call.rows) else {}
+    # in any order where a position comes with them, else in that of the members
+    rows = {row.get("ord") or n: row for n, row in enumerate(call.rows, 1)} if heard else {}
+    for place, (task, token, verb) in enumerate(zip(ids, tokens, verbs, strict=True), start=1):
+        row = rows.get(place, {})
         detail = row.get("detail") if isinstance(row.get("detail"), dict) else None
         yield replace(
             base, task=uuid(task), verb=verb, pid=said["pid"], token=int(token),
