@@ -117,6 +117,7 @@ class Engine:
     start in their order, and two answers may come in any."""
     _out: list[Command] = field(default_factory=list, init=False)
     _ends: int = field(default=0, init=False)
+    _longest_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.slots = Slots(self.settings.limits, self.settings.slots)
@@ -137,8 +138,8 @@ class Engine:
         for event in events:
             cast("Callable[..., None]", _HANDLERS[type(event)])(self, event, now)
         if self._ends:
-            self._pace.finished(self._ends, now)
-            self._ends = 0
+            self._pace.finished(self._ends, now, self._longest_s)
+            self._ends, self._longest_s = 0, 0.0
         self._stop_if_due(now)
         self._send_back_waiting(now)
         self._start_waiting()
@@ -185,6 +186,7 @@ class Engine:
             self._sweep_for_join(task, now)
             return
         self._ends += 1
+        self._longest_s = max(self._longest_s, event.settlement.duration_s)
         self.outbox.add(event.settlement)
 
     def _exchanged(self, event: words.Exchanged, now: float) -> None:

@@ -56,8 +56,10 @@ class Desk:
         """The answer to the second exchange under way."""
         return self.tell(words.Exchanged(self.now, answers, leases, second=True))
 
-    def end(self, task: LeasedTask, verb: Verb = Verb.TERMINATE) -> words.Ended:
-        return words.Ended(task.token, Settlement(task, verb))
+    def end(
+        self, task: LeasedTask, verb: Verb = Verb.TERMINATE, took_s: float = 1.0
+    ) -> words.Ended:
+        return words.Ended(task.token, Settlement(task, verb, duration_s=took_s))
 
 
 def desk(slots: int = 2, limits: dict[str, int] | None = None, **settings: float) -> Desk:

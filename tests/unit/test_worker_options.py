@@ -89,6 +89,22 @@ def test_prefetch_follows_the_pace_and_is_forgotten() -> None:
     assert pace.prefetch(10.0, 100) == 0
 
 
+def test_the_pace_of_short_handlers_is_found_at_once() -> None:
+    pace = Pace(ahead_s=0.1, memory_s=1.0)
+    pace.finished(100, 5.0, 0.001)
+    pace.finished(100, 5.05, 0.001)
+    assert 300 <= pace.prefetch(5.05, 10_000) <= 500
+    pace.finished(100, 9.0, 0.1)
+    assert 80 <= pace.prefetch(9.0, 10_000) <= 110, "a pause, and slower ones since"
+
+
+def test_the_end_of_a_long_handler_makes_nobody_reserve_ahead() -> None:
+    pace = Pace(ahead_s=0.1, memory_s=1.0)
+    for n in range(5):
+        pace.finished(1, 100.0 + 20 * n, 60.0)
+        assert pace.prefetch(100.0 + 20 * n, 100) == 0
+
+
 def test_unknown_kinds_are_remembered_within_bounds() -> None:
     strangers = Strangers(limit=10)
     for n in range(1000):
