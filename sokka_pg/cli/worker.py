@@ -89,7 +89,7 @@ def worker(
     ] = "60s",
     prefetch: Annotated[
         int, typer.Option("--prefetch", help="Tasks to reserve ahead of free slots, at most.")
-    ] = 500,
+    ] = 1000,
     listen: Annotated[
         bool, typer.Option("--listen/--no-listen", help="Be notified of tasks, or only poll.")
     ] = True,

@@ -49,10 +49,10 @@ JOIN_SWEEP_S = 0.1
 instant, their join is left to the sweep, and somebody waits for it."""
 POLITE_S = 0.1
 SHORTEST_SWEEP_S = 0.05
-SECOND_LEAST = 300
-"""A second call goes out for so many settlements or new tasks: fewer are better left to
-gather for the first, where they share its commit (27 k tasks a second without a second
-call, 34 k where it may bring 150, 36 k with 300)."""
+SECOND_LEAST, SECOND_MOST = 64, 300
+"""A second call goes out for a third of what may be held, within these: fewer settlements
+or new tasks are better left to gather for the first, where they share its commit (27 k
+tasks a second without a second call, 34 k where it may bring 150, 36 k with 300)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +365,10 @@ class Engine:
         alone = self._second is None and isinstance(self._call, words.Exchange)
         if not alone or not self._in_twos or self.outbox.isolating or now < self._timers.retry_at:
             return
-        many = self.outbox.left_over >= SECOND_LEAST
+        ahead = self._ahead(now)
+        many = min(SECOND_MOST, max(SECOND_LEAST, (self.settings.slots + ahead) // 3))
         want = self._wanted(now)[0] if self._hunger.hungry and not self.stopping else 0
-        if many or want >= SECOND_LEAST:
+        if max(want, self.outbox.left_over) >= many:
             self._second = replace(self._exchange(now, want > 0), second=True)
             self._out.insert(0, self._second)
 
@@ -402,8 +403,11 @@ class Engine:
 
     def _wanted(self, now: float) -> tuple[int, dict[str, int]]:
         coming = sum(call.max_tasks for call in self._exchanges())
-        ahead = self._pace.prefetch(now, self.settings.prefetch_most)
+        ahead = self._ahead(now)
         return self.slots.wanted(ahead, coming, 3 if self._in_twos else 2)
+
+    def _ahead(self, now: float) -> int:
+        return self._pace.prefetch(now, self.settings.prefetch_most)
 
     def _exchanges(self) -> Iterator[words.Exchange]:
         """Those under way."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sokka_pg.engine import Engine, EngineSettings, words
 from sokka_pg.engine.backoff import Backoff
-from sokka_pg.engine.desk import SECOND_LEAST
+from sokka_pg.engine.desk import SECOND_MOST
 from sokka_pg.engine.words import Answer, Reason, Settlement, Verb
 from sokka_pg.model import LeasedTask
 from tests.unit.tasks_made_up import leased
@@ -660,13 +660,13 @@ def test_a_second_exchange_goes_out_beside_the_first_when_many_have_ended() -> N
     it.tell(it.end(tasks[0]))
     first = it.only(words.Exchange)
     assert (len(first.settlements), first.second) == (1, False)
-    it.tell(*map(it.end, tasks[1 : SECOND_LEAST]))
+    it.tell(*map(it.end, tasks[1 : SECOND_MOST]))
     assert not it.all(words.Exchange), "one short of many gather for the first"
-    it.tell(it.end(tasks[SECOND_LEAST]))
+    it.tell(it.end(tasks[SECOND_MOST]))
     second = it.only(words.Exchange)
-    assert [s.task for s in second.settlements] == tasks[1 : SECOND_LEAST + 1]
+    assert [s.task for s in second.settlements] == tasks[1 : SECOND_MOST + 1]
     assert second.second
-    it.tell(*map(it.end, tasks[SECOND_LEAST + 1 :]))
+    it.tell(*map(it.end, tasks[SECOND_MOST + 1 :]))
     assert not it.all(words.Exchange), "never a third"
 
 
