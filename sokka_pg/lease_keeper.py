@@ -105,12 +105,11 @@ class LeaseKeeper:
                 thread.join(timeout_s)
 
     def add(self, holds: Iterable[Hold]) -> None:
+        """Wakes nobody: beat and watch come round soon enough for a lease that has just
+        begun, and threads that woke here would take the interpreter from the handler
+        that is about to start (0.3 ms of its pickup)."""
         with self._lock:
-            first = not len(self._book)
             self._book.add(holds)
-            if first:
-                self._beat_now.notify()
-                self._watch_now.notify()
 
     def drop(self, tokens: Iterable[int]) -> None:
         with self._lock:
@@ -132,7 +131,7 @@ class LeaseKeeper:
         wait = self._book.beat_s
         while True:
             with self._lock:
-                self._rest(wait)
+                self._beat_now.wait_for(lambda: self._closed or self._hurried, wait)
                 if self._closed:
                     break
                 due = self._due()
@@ -140,13 +139,6 @@ class LeaseKeeper:
             if due and not self._extend(due):
                 wait = self._backoff.next_s()
         self._line.close()
-
-    def _rest(self, wait: float) -> None:
-        self._beat_now.wait_for(lambda: self._closed or self._hurried, wait)
-        if not len(self._book):
-            # nothing to keep: sleep until there is, then let it age for a beat
-            self._beat_now.wait_for(lambda: self._closed or len(self._book))
-            self._beat_now.wait_for(lambda: self._closed or self._hurried, self._book.beat_s)
 
     def _due(self) -> list[Hold]:
         now = self._clock()
@@ -229,10 +221,11 @@ class LeaseKeeper:
                 self._ward.lease_lost(hold.token, "watchdog")
             self._line.cut_if_stuck(self._clock())
 
-    def _until_next_look(self) -> float | None:
+    def _until_next_look(self) -> float:
         end = self._book.next_end()
         if end is None:
-            return None
+            # one that begins meanwhile ends four beats later
+            return self._book.beat_s
         # a statement that hangs is looked for at least twice a beat
         return max(0.0, min(end - self._clock(), self._book.beat_s / 2))
 

@@ -59,8 +59,9 @@ class Wakeup:
     of the notifications that matter here: ``t`` (a topic has a new task), ``c`` (a task
     of a topic was asked to stop), ``d`` (something happened to a watched task); others
     end no wait. ``on_change`` is told True and False as the listening connection comes
-    and goes. A connection that breaks is made again after a wait that doubles up to
-    30 s, spread at random.
+    and goes. ``on_news``, where it is given, is called with the signals as they come, at
+    once and on the loop; then nobody waits. A connection that breaks is made again after
+    a wait that doubles up to 30 s, spread at random.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Wakeup:
         poll: Duration = 1.0,
         options: ConnectionOptions | None = None,
         on_change: Callable[[bool], None] | None = None,
+        on_news: Callable[[Signals], None] | None = None,
         hears: str = "tcd",
     ) -> None:
         self.schema = checked_schema(schema)
@@ -84,7 +86,7 @@ class Wakeup:
         self.connects = 0
         """How often a connection was tried; for metrics and tests."""
         self._arguments = connect_arguments(database_url, options)
-        self._on_change = on_change
+        self._on_change, self._on_news = on_change, on_news
         self._heard: dict[str, set[str]] = {letter: set() for letter in hears}
         self._missed = False
         self._news = asyncio.Event()
@@ -145,12 +147,15 @@ class Wakeup:
         connection = await AsyncConnection.connect(**self._arguments)
         try:
             listen = sql.SQL("listen {}").format(sql.Identifier(self.schema))
+            connection.add_notify_handler(lambda notice: self._note(notice.payload))
             async with asyncio.timeout(_ANSWER_S):
                 await connection.execute(listen)
             self._set_listening(True)
             while True:
-                async for notice in connection.notifies(timeout=PROBE_S):
-                    self._note(notice.payload)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_S):
+                        await self._hear(connection)
+                self._tell()
                 async with asyncio.timeout(_ANSWER_S):
                     await connection.execute("select 1")
                 if connection.info.parameter_status("default_transaction_read_only") == "on":
@@ -158,6 +163,42 @@ class Wakeup:
                     raise psycopg.OperationalError("the server has become read-only")
         finally:
             await _closed(connection)
+
+    async def _hear(self, connection: AsyncConnection[Any]) -> None:
+        """Note what comes until the connection breaks. By a reader of its own: psycopg's
+        ``notifies`` looks at the clock ten times a second, and takes three turns of the
+        loop where this takes none."""
+        loop, pgconn = asyncio.get_running_loop(), connection.pgconn
+        broken: asyncio.Future[None] = loop.create_future()
+
+        def take_in(consume: bool = True) -> None:
+            try:
+                if consume:
+                    pgconn.consume_input()
+                while (notice := pgconn.notifies()) is not None:
+                    self._note(notice.extra.decode("utf-8", "replace"))
+            except psycopg.Error as error:
+                loop.remove_reader(socket)
+                if not broken.done():
+                    broken.set_exception(error)
+            self._tell()
+
+        socket = pgconn.socket
+        loop.add_reader(socket, take_in)
+        try:
+            take_in(consume=False)  # what came along with an answer
+            await broken
+        finally:
+            loop.remove_reader(socket)
+
+    def _tell(self) -> None:
+        if self._on_news is None or not self._news.is_set():
+            return
+        try:
+            self._on_news(self._take())
+        except Exception:
+            # An observer's fault must not end the listening.
+            log.exception("an observer of the wake-ups failed")
 
     def _note(self, payload: str) -> None:
         heard = self._heard.get(payload[:1])
@@ -184,6 +225,7 @@ class Wakeup:
             except Exception:
                 # An observer's fault must not end the listening.
                 log.exception("an observer of the wake-up connection failed")
+        self._tell()
         return True
 
 

@@ -10,7 +10,7 @@ while it is out, ends gather for the next. Where that would be many, a second su
 goes out beside it: the database works on it while the answer to the first is read and
 the next is made. A call that comes back short of tasks
 ends the hunger for more, until a notification, a poll, a sweep that readied
-something, or a mark as idle (after which one more look is owed). One who has nothing
+something, or a new mark as idle (after which one more look is owed). One who has nothing
 to do polls and sweeps by a call that costs the database little and takes nothing.
 
 Every time is monotonic and comes in as ``now``; nothing here reads a clock.
@@ -48,6 +48,10 @@ JOIN_SWEEP_S = 0.1
 """How soon after the end of a candidate to sweep: where two of them end at one
 instant, their join is left to the sweep, and somebody waits for it."""
 POLITE_S = 0.1
+REST = 2
+"""How many times as long one sleeps who would be notified, and saw that another had swept
+just now: that one comes back in time. A hundred idle workers then look fifty times a
+second, and there is a sweep every second all the same."""
 SHORTEST_SWEEP_S = 0.05
 SECOND_LEAST, SECOND_MOST = 64, 300
 """A second call goes out for a third of what may be held, within these: fewer settlements
@@ -172,6 +176,9 @@ class Engine:
     def _listening(self, event: words.Listening, now: float) -> None:
         if event.ok and not self._hunger.listening:
             self._look(now)
+        if not event.ok:
+            # marks are in an unlogged table: a server that crashed has lost them
+            self._timers.marked_until = 0.0
         self._hunger.listening = event.ok
         self._timers.poll_at = now + self._poll_delay(now)
 
@@ -239,16 +246,20 @@ class Engine:
         self._returned()
         self.backoff.reset()
         self._hunger.empty += 1
-        self._timers.poll_at = now + self._poll_delay(now)
-        self._sweep_next(event.due_in_s, event.swept, now)
+        rests = self._told(now) and not (event.swept or event.ready)
+        times = REST if rests else 1
+        self._timers.poll_at = now + self._poll_delay(now, times)
+        self._sweep_next(event.due_in_s, event.swept, now, times)
         if event.ready and event.readied:
             self._look(now)
         elif event.ready:
             # as at a poll; still idle until something comes, for others may be quicker
             self._hunger.hungry = True
 
-    def _sweep_next(self, due_in_s: float | None, swept: bool, now: float) -> None:
-        wait = self.settings.sweep_s
+    def _sweep_next(
+        self, due_in_s: float | None, swept: bool, now: float, times: int = 1
+    ) -> None:
+        wait = self.settings.sweep_s * times
         if due_in_s is not None:
             wait = min(wait, max(SHORTEST_SWEEP_S, due_in_s))
         if swept or not self._timers.due:
@@ -262,9 +273,10 @@ class Engine:
         self._returned()
         self.backoff.reset()
         if event.ok:
+            # a task that came between the last look and the mark told nobody; one that came
+            # before an old mark was over did
+            self._hunger.hungry = self._hunger.hungry or self._timers.marked_until <= now
             self._timers.marked_until = now + self.settings.mark_s
-            # a task that came between the last look and the mark told nobody
-            self._hunger.hungry = True
         else:
             # one more look before the next try, or this would spin
             self._hunger.empty = 1
@@ -433,15 +445,18 @@ class Engine:
         old = self._timers.marked_until - now < self.settings.mark_s / 3
         return idle and old and self._hunger.listening
 
-    def _poll_delay(self, now: float) -> float:
+    def _told(self, now: float) -> bool:
+        return self._hunger.listening and self._timers.marked_until > now
+
+    def _poll_delay(self, now: float, times: int = 1) -> float:
         """Polls thin out while nothing comes, faster when a notification would tell.
 
         Not at once even then: a reserve looks for late commits only every second or
         so, and the task that a notification announced may be one.
         """
-        told = self._hunger.listening and self._timers.marked_until > now
-        first = TOLD_POLL_S if told else FIRST_POLL_S
-        return float(min(self.settings.poll_s, first * 2.0 ** min(self._hunger.empty, 20)))
+        first = TOLD_POLL_S if self._told(now) else FIRST_POLL_S
+        most = self.settings.poll_s * times
+        return float(min(most, first * 2.0 ** min(self._hunger.empty, 20)))
 
     def _next_call_at(self, now: float) -> float:
         if self.outbox.due(now):

@@ -267,4 +267,5 @@ class Settled:
 
 
 Call: TypeAlias = Exchange | Sweep | Look | MarkIdle | ClearIdle
+CALLS = (Exchange, Sweep, Look, MarkIdle, ClearIdle)
 Command: TypeAlias = Call | Run | Halt | Forget | Settled

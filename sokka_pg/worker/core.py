@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import takewhile
 from time import monotonic
 from typing import Any, TypeAlias, cast
 
@@ -39,6 +40,8 @@ log = logging.getLogger("sokka_pg.worker")
 
 SHORTEST_CALL_S, LONGEST_CALL_S = 5.0, 10.0
 LAST_S = 2.0
+FEW = 16
+"""Runs up to which an answer is acted on at once."""
 
 Beside: TypeAlias = Callable[[EventFeed], Coroutine[Any, Any, None]]
 """What else is done while a worker serves; cancelled when it stops."""
@@ -93,7 +96,10 @@ class Worker:
             *(Link(database_url, schema, self._connections, self._call_bound()) for _ in "12"),
         )
         self._inbox: list[words.Input] = []
-        self._nap: asyncio.Future[None] | None = None
+        self._rest: list[words.Command] = []
+        self._next_turn: asyncio.Handle | None = None
+        self._news = False
+        self._finished: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._asked: words.StopAsked | None = None
@@ -158,9 +164,8 @@ class Worker:
         self.feed.emit(events.WorkerStarted(self.pid, tuple(self.limits)))
         log.info("worker %s serves %s", self.pid, ", ".join(self.limits))
         try:
-            async with self._wakeup() as wakeup:
+            async with self._wakeup():
                 aside = {
-                    asyncio.create_task(self._hear(wakeup)),
                     asyncio.create_task(keep_house(self._url, self._schema, self._connections)),
                 }
                 if self._beside is not None:
@@ -172,6 +177,8 @@ class Worker:
                         task.cancel()
                     await asyncio.wait(aside, timeout=LAST_S)
         finally:
+            if self._next_turn is not None:
+                self._next_turn.cancel()
             for call in self._calls:
                 call.cancel()
             self._keeper.close()
@@ -180,41 +187,57 @@ class Worker:
             log.info("worker %s stopped", self.pid)
 
     async def _decide(self) -> None:
-        self._tell(words.Tick())
-        while not self._engine.finished:
-            await self._next_news()
-            inbox, self._inbox = self._inbox, []
-            for command in self._engine.step(inbox or (words.Tick(),), monotonic()):
-                if self._obey(command):
-                    # let it be sent: the database works on it while the rest is done here
-                    await asyncio.sleep(0)
-
-    async def _next_news(self) -> None:
-        """Until there is news, or the engine wants to be asked."""
-        if self._inbox:
-            # others get their turn, and what they finish comes along
-            await asyncio.sleep(0)
-            return
+        """Turn by turn until the engine has finished."""
         loop = asyncio.get_running_loop()
-        self._nap = loop.create_future()
-        wake_at = self._engine.wake_at(monotonic())
-        timer = None
-        if wake_at is not None and wake_at != float("inf"):
-            timer = loop.call_later(max(0.0, wake_at - monotonic()), self._wake)
+        self._finished = loop.create_future()
+        self._tell(words.Tick())
+        await self._finished
+
+    def _turn(self) -> None:
+        """Tell the engine what happened and do what it says."""
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        self._next_turn, self._news = None, False
+        if self._finished is None or self._finished.done():
+            return
         try:
-            await self._nap
-        finally:
-            self._nap = None
-            if timer is not None:
-                timer.cancel()
+            self._obey_rest()
+            inbox, self._inbox = self._inbox, []
+            self._obey_all(self._engine.step(inbox or (words.Tick(),), monotonic()))
+            if self._engine.finished:
+                self._obey_rest()
+                self._finished.set_result(None)
+            elif not self._news and not self._finished.done():
+                self._turn_later()
+        except BaseException as error:
+            self._break(error)
 
-    def _wake(self) -> None:
-        if self._nap is not None and not self._nap.done():
-            self._nap.set_result(None)
+    def _break(self, error: BaseException) -> None:
+        """What no turn may raise ends the worker: the loop would only log it."""
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_exception(error)
 
-    def _note(self, event: words.Input) -> None:
+    def _turn_later(self) -> None:
+        """When the engine wants to be asked, if there is no news before."""
+        now = monotonic()
+        wake_at = self._engine.wake_at(now)
+        if wake_at is not None and wake_at != float("inf"):
+            loop = asyncio.get_running_loop()
+            self._next_turn = loop.call_later(max(0.0, wake_at - now), self._turn)
+
+    def _note(self, event: words.Input, now: bool = False) -> None:
+        """Have it told in the next turn, or ``now``. In the next, others get theirs before,
+        and what they finish comes along."""
         self._inbox.append(event)
-        self._wake()
+        if self._finished is None or self._finished.done():
+            return
+        if now:
+            self._turn()
+        elif not self._news:
+            self._news = True
+            if self._next_turn is not None:
+                self._next_turn.cancel()
+            self._next_turn = asyncio.get_running_loop().call_soon(self._turn)
 
     def _tell(self, event: words.Input) -> None:
         self._note(event)
@@ -222,8 +245,30 @@ class Worker:
             log.info("worker %s is stopping%s", self.pid, " now" if event.now else "")
             self.feed.emit(events.WorkerStopping(self.pid, event.now))
 
-    def _obey(self, command: words.Command) -> bool:
-        """Do it; whether it is a call, which begins to be made."""
+    def _obey_all(self, commands: list[words.Command]) -> None:
+        """Calls, which come first, are sent before the rest is done: the database works
+        on them meanwhile."""
+        loop = asyncio.get_running_loop()
+        calls = [*takewhile(_is_call, commands)]
+        for call in calls:
+            made = loop.create_task(self._perform(cast(words.Call, call)))
+            self._calls.add(made)
+            made.add_done_callback(self._calls.discard)
+        self._rest = commands[len(calls) :]
+        if not calls:
+            self._obey_rest()
+        elif self._rest:
+            loop.call_soon(self._obey_rest)
+
+    def _obey_rest(self) -> None:
+        rest, self._rest = self._rest, []
+        try:
+            for command in rest:
+                self._obey(command)
+        except BaseException as error:
+            self._break(error)
+
+    def _obey(self, command: words.Command) -> None:
         if isinstance(command, words.Run):
             if self.feed.wanted:
                 self.feed.emit(narrate.about(events.Started, command.task))
@@ -234,22 +279,18 @@ class Worker:
             narrate.settled(command.outcomes, self.feed)
         elif isinstance(command, words.Halt):
             self._runner.halt(command.token, command.reason)
-        else:
-            call = asyncio.create_task(self._perform(command))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-            return True
-        return False
 
     async def _perform(self, call: words.Call) -> None:
-        self._tell(await self._desk.perform(call))
+        answer = await self._desk.perform(call)
+        # many runs may have ended by the next turn: they are worth waiting for
+        self._note(answer, now=len(self._engine.running) <= FEW)
 
     # --- notifications ----------------------------------------------------
 
     def _wakeup(self) -> Wakeup:
         return Wakeup(
             self._url, self._schema, listen=self.options.listen, poll=60.0,
-            options=self._connections, on_change=self._listening,
+            options=self._connections, on_change=self._listening, on_news=self._heard,
         )
 
     def _listening(self, ok: bool) -> None:
@@ -258,13 +299,9 @@ class Worker:
             events.Reconnected("listener", 0.0) if ok else events.Disconnected("listener", "")
         )
 
-    async def _hear(self, wakeup: Wakeup) -> None:
-        while True:
-            self._heard(await wakeup.wait())
-
     def _heard(self, signals: Signals) -> None:
         if signals.missed or not self._hashes.isdisjoint(signals.topics):
-            self._tell(words.Woken())
+            self._note(words.Woken(), now=not self._calls)
         if signals.missed or not self._hashes.isdisjoint(signals.cancels):
             self._keeper.hurry()
         if signals.missed or signals.tasks:
@@ -299,3 +336,7 @@ class Worker:
     def _soon(self, callback: Any, *arguments: Any) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _is_call(command: words.Command) -> bool:
+    return isinstance(command, words.CALLS)

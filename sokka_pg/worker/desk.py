@@ -26,9 +26,10 @@ log = logging.getLogger("sokka_pg.worker")
 
 SWEEP_BATCH = 500
 MARK = timedelta(seconds=60)
-SWEPT_WITHIN = timedelta(seconds=0.5)
-"""An idle worker sweeps if nobody has within this time: half of the time between two of
-its looks, so that a second or so passes without a sweep even where one has died."""
+SWEPT_WITHIN = timedelta(seconds=0.75)
+"""An idle worker sweeps if nobody has within this time: less than the time between two of
+its looks, so that it sweeps every second as long as it lives. Where it has died, another
+one sweeps within two (``REST``)."""
 SECOND_KEPT_S = 30.0
 """How long the second connection stays after its last call."""
 ACCEPTED = Answer("ok")

@@ -15,6 +15,7 @@ from sokka_pg.connections import ConnectionOptions, connect_arguments
 from sokka_pg.connections.sending import send_async, send_explicit_async
 from sokka_pg.lease_keeper import shut
 from sokka_pg.translate import from_connecting
+from sokka_pg.worker.wire import Wire
 
 T = TypeVar("T")
 
@@ -32,7 +33,9 @@ class Link:
         self._arguments = connect_arguments(database_url, options)
         self._schema, self._most_s = schema, most_s
         self._explicit = options.pooler
+        self._prepares = not options.pooler and options.prepare_threshold is not None
         self._connection: AsyncConnection[Any] | None = None
+        self._wire: Wire | None = None
         self.connects = 0
 
     async def send(self, call: Call[T]) -> T:
@@ -40,6 +43,8 @@ class Link:
         connection = await self._connected()
         try:
             with self._cut_after(connection):
+                if self._wire is not None:
+                    return await send_on(self._wire, call)
                 if not self._explicit:
                     return await send_async(connection, call, self._schema, foreign=False)
                 return await send_explicit_async(connection, call, self._schema)
@@ -50,6 +55,9 @@ class Link:
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
         if connection is not None:
             shut(connection)
             with suppress(psycopg.Error):
@@ -63,6 +71,8 @@ class Link:
             except psycopg.Error as error:
                 raise from_connecting(error) from error
             await self._connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            if self._prepares:
+                self._wire = Wire(self._connection, self._schema)
         return self._connection
 
     @contextmanager
@@ -72,3 +82,8 @@ class Link:
             yield
         finally:
             timer.cancel()
+
+
+async def send_on(wire: Wire, call: Call[T]) -> T:
+    """A call by the wire. By this name: the tests of faults write down what is sent."""
+    return await wire.send(call)

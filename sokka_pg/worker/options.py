@@ -29,9 +29,9 @@ class WorkerOptions:
     ``concurrency``: handlers at a time, in all; without it the sum of the
     topics' limits. ``prefetch``: tasks reserved ahead of free slots, at most; only for
     handlers that take milliseconds, and no more than about 8 MiB of payloads.
-    ``poll``: how often an idle worker looks although nothing was notified. ``startup``:
-    how long it waits for a database that is not there yet. ``listen``: whether to be
-    notified at all.
+    ``poll``: how often an idle worker looks although nothing was notified; half as often
+    while others sweep and it listens. ``startup``: how long it waits for a database that
+    is not there yet. ``listen``: whether to be notified at all.
     ``schedules``: whether to put the app's schedules and to fire whatever is due.
     """
 

@@ -14,7 +14,7 @@ from sokka_pg import calls
 from sokka_pg.connections import ConnectionOptions
 from sokka_pg.errors import BadArgument
 from sokka_pg.store_async import AsyncPgTaskStore
-from sokka_pg.wakeup import Wakeup
+from sokka_pg.wakeup import Signals, Wakeup
 from tests.contract.proxy import LossyProxy
 
 LONG_S = 300.0
@@ -218,3 +218,23 @@ async def test_more_topics_than_can_be_kept_say_look_everywhere(
             assert len(signals.topics) <= 1_000
             if "00001500" in signals.topics:
                 break
+
+
+async def test_who_is_told_at_once_need_not_wait(db: str, conn: psycopg.Connection) -> None:
+    told: list[Signals] = []
+    came = asyncio.Event()
+
+    def news(signals: Signals) -> None:
+        told.append(signals)
+        came.set()
+        raise RuntimeError("an observer's fault")
+
+    async with Wakeup(db, poll=LONG_S, on_news=news):
+        async with asyncio.timeout(20):
+            await came.wait()
+            assert told.pop().missed
+            for payload in ("t0000000a", "t0000000b"):
+                came.clear()
+                conn.execute("select pg_notify('sokka', %s)", (payload,))
+                await came.wait()
+    assert [signals.topics for signals in told] == [{"0000000a"}, {"0000000b"}]

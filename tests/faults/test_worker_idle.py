@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from sokka_pg import Sokka, TaskContext
-from sokka_pg.engine import words
+from sokka_pg.engine import Engine, words
 from sokka_pg.worker.desk import Desk
 from tests.faults.conftest import Working
 from tests.faults.waiting import until_async
@@ -155,3 +155,19 @@ async def test_a_delayed_task_wakes_when_it_is_due(
             work.configure(run_at=due).enqueue(due.isoformat())
             await until_async(lambda: len(late) > before, "the start")  # noqa: B023
     assert 0 <= min(late) <= 0.3
+
+
+async def test_what_breaks_between_two_calls_ends_the_worker(
+    app: Sokka, made: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not left to the loop, which would log it and wait for ever."""
+    app.task(topic="t")(nothing)
+    run = asyncio.create_task(app.worker("t").run())
+    await until_idle(made)
+
+    def broken(self: Engine, events: object, now: float) -> list[words.Command]:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Engine, "step", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(run, 20)

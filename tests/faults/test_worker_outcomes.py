@@ -416,8 +416,7 @@ async def test_nothing_is_left_in_memory_of_tasks_that_are_through(
     )
     async with working("t:20") as worker:
         await until_async(lambda: len(done) == 3000)
-        await until_async(lambda: worker._engine.unsettled == 0)
-        assert len(worker._keeper) == 0
+        await until_async(lambda: not worker._engine.unsettled and not len(worker._keeper))
         assert len(worker._runner) == 0
         assert not worker._engine.running
         assert not worker._engine.slots._held

@@ -74,6 +74,34 @@ def test_one_of_several_topics_is_enough(swept: Queue) -> None:
     assert not look(swept, "a", "b").ready
 
 
+def test_every_topic_is_checked_also_behind_one_with_work(swept: Queue) -> None:
+    swept.create("a")
+    for wrong in ("", "x" * 201, None):
+        refused = swept.refused("look_for_work", topics=["a", wrong], within="1 hour")
+        assert refused.sqlstate == "22023"
+
+
+@pytest.mark.parametrize("within", ["1 hour 1 s", "1 year"])
+def test_a_long_time_without_a_sweep_may_be_named(swept: Queue, within: str) -> None:
+    assert not look(swept, within=within).swept
+
+
+@pytest.mark.parametrize(("step", "noted"), [("2 ms", True), ("1 us", False)])
+def test_a_look_that_was_slow_is_noted_and_a_quick_one_is_not(
+    swept: Queue, step: str, noted: bool
+) -> None:
+    """By a clock that goes on at every glance."""
+    swept.execute("create sequence glances")
+    swept.execute("grant usage on sequence glances to public")
+    swept.execute(
+        "create or replace function sokka.clock() returns timestamptz language sql volatile as"
+        f" $$ select timestamptz '2100-01-01' + nextval('public.glances') * interval '{step}' $$"
+    )
+    assert not look(swept).ready
+    key = swept.value("select sokka.topic_hash('t')")
+    assert (swept.value("select sokka.scan_hint(%s) ->> 'took'", key) is not None) == noted
+
+
 def test_a_paused_topic_shows_nothing_and_hides_no_other(swept: Queue) -> None:
     swept.create("t")
     swept.call("pause_topic", topic="t")

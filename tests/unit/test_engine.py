@@ -250,6 +250,91 @@ def test_it_looks_each_second_also_where_it_polls_less_often() -> None:
     assert max(b - a for a, b in pairwise(times)) <= 1.0
 
 
+def marked(**settings: float) -> Desk:
+    """One that would be notified, at its first look."""
+    it = desk(**settings)
+    it.tell(words.Listening(True))
+    while not it.all(words.MarkIdle):
+        it.answer([])
+    it.tell(words.Marked(True))
+    it.answer([])
+    while not it.all(words.Look):
+        wake = it.engine.wake_at(it.now)
+        assert wake is not None
+        it.later(wake - it.now)
+    return it
+
+
+def gap(it: Desk) -> float:
+    """Until it makes a call by itself."""
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    return wake - it.now
+
+
+def looked_often(it: Desk, *, swept: bool) -> Desk:
+    """Its polls have thinned out."""
+    for _ in range(8):
+        it.looked(swept=swept)
+        it.later(gap(it))
+        it.only(words.Look)
+    return it
+
+
+def test_one_who_would_be_notified_rests_while_another_sweeps() -> None:
+    it = looked_often(marked(), swept=False)
+    it.looked(swept=False)
+    assert gap(it) == 2.0
+
+
+def test_one_who_swept_itself_comes_back_in_a_second() -> None:
+    it = looked_often(marked(), swept=True)
+    it.looked(swept=True)
+    assert gap(it) == 1.0
+
+
+def test_one_who_rested_and_found_nobody_sweeping_rests_no_more() -> None:
+    it = looked_often(marked(), swept=False)
+    it.looked(swept=True)
+    assert gap(it) == 1.0
+
+
+def test_one_whom_no_notification_reaches_never_rests() -> None:
+    it = looked_often(idle(), swept=False)
+    it.looked(swept=False)
+    assert gap(it) == 1.0
+
+
+def test_what_a_look_saw_coming_shortens_the_rest() -> None:
+    it = looked_often(marked(), swept=False)
+    it.looked(swept=False, due_in_s=0.3)
+    assert abs(gap(it) - 0.3) < 1e-6
+
+
+def until_marking(it: Desk) -> None:
+    while not it.all(words.MarkIdle):
+        it.looked(swept=True) if it.all(words.Look) else None
+        it.later(gap(it)) if not it.all(words.MarkIdle) else None
+
+
+def test_a_mark_that_was_renewed_in_time_owes_no_look() -> None:
+    it = marked()
+    until_marking(it)
+    it.tell(words.Marked(True))
+    assert not it.said
+
+
+def test_a_new_mark_owes_one_and_a_broken_listener_makes_every_mark_a_new_one() -> None:
+    """The server may have crashed, and marks are in an unlogged table."""
+    it = marked()
+    it.tell(words.Listening(False), words.Listening(True))
+    it.looked()
+    while not it.all(words.MarkIdle):
+        it.nothing() if it.said else it.later(gap(it))
+    it.tell(words.Marked(True))
+    it.only(words.Exchange)
+
+
 def test_a_look_that_sees_work_is_followed_by_a_reserve_at_once() -> None:
     it = idle()
     it.looked(ready=True)

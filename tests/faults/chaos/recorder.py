@@ -231,6 +231,8 @@ def _wrap_sending() -> None:
             for module in (sending, pools, lease_keeper, link):
                 if hasattr(module, name):
                     setattr(module, name, wrapped)
+    if hasattr(link, "send_on"):
+        link.send_on = _recorded_on_wire(link.send_on)
 
 
 class _Told:
@@ -290,6 +292,18 @@ def _recorded_async(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return send_async
+
+
+def _recorded_on_wire(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def send_on(wire: Any, call: Any) -> Any:
+        told = _Told(wire.connection, call)
+        try:
+            return await original(wire, told.call)
+        except BaseException as error:
+            told.failed(error)
+            raise
+
+    return send_on
 
 
 def _wrap_transactions() -> None:
