@@ -45,7 +45,7 @@ from sokka_pg.context import SyncTaskContext, TaskContext
 from sokka_pg.durations import Duration, to_timedelta
 from sokka_pg.errors import UsageError
 from sokka_pg.events import EventFeed, Observer, enqueuing
-from sokka_pg.model import CreatedTask, RetryPolicy
+from sokka_pg.model import BatchesCreated, CreatedId, CreatedTask, RetryPolicy
 from sokka_pg.payload import DATA_LIMIT
 from sokka_pg.registry import PayloadReader, Registry, TaskSpec, mode_of
 from sokka_pg.runner import Stores
@@ -76,6 +76,7 @@ LOCK_TTL = timedelta(seconds=30)
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+EachBatch = Callable[[list[CreatedId]], object]
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -113,6 +114,18 @@ class Bound(Generic[P, R]):
         """``enqueue`` for an event loop."""
         return await self._task._enqueue_async(self._options, args, kwargs)
 
+    def enqueue_many(
+        self, arguments: Iterable[Any], *, each: EachBatch | None = None
+    ) -> BatchesCreated:
+        """As ``Task.enqueue_many``, all with these options."""
+        return self._task._enqueue_many(self._options, arguments, each)
+
+    async def enqueue_many_async(
+        self, arguments: Iterable[Any], *, each: EachBatch | None = None
+    ) -> BatchesCreated:
+        """``enqueue_many`` for an event loop."""
+        return await self._task._enqueue_many_async(self._options, arguments, each)
+
     def configure(self, **options: Unpack[EnqueueOptions]) -> Bound[P, R]:
         """These options, and more."""
         return Bound(self._task, {**self._options, **options})
@@ -143,6 +156,25 @@ class Task(Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> CreatedTask:
         """``enqueue`` for an event loop."""
         return await self._enqueue_async({}, args, kwargs)
+
+    def enqueue_many(
+        self, arguments: Iterable[Any], *, each: EachBatch | None = None
+    ) -> BatchesCreated:
+        """Create a task for each member: a mapping is its keyword arguments, a tuple its
+        positional ones, anything else its only argument. Any number of them, from a
+        generator for example: a batch of 1,000 is one commit, and the next one is taken
+        while the server works on it. ``each`` is called with the ids of every batch.
+
+        When a member is refused (BadArgument), those before it are stored; a note on the
+        error says how many. See ``TaskStore.create_tasks_in_batches``.
+        """
+        return self._enqueue_many({}, arguments, each)
+
+    async def enqueue_many_async(
+        self, arguments: Iterable[Any], *, each: EachBatch | None = None
+    ) -> BatchesCreated:
+        """``enqueue_many`` for an event loop. Other tasks have their turn in between."""
+        return await self._enqueue_many_async({}, arguments, each)
 
     def configure(self, **options: Unpack[EnqueueOptions]) -> Bound[P, R]:
         """The task with options: when, how urgent, in whose transaction…"""
@@ -189,6 +221,40 @@ class Task(Generic[P, R]):
         data = self.spec.payload.write(args, kwargs)
         with self._observed(topic, rest):
             return await self.app.async_store.create_task(topic, data, **rest)
+
+    def _enqueue_many(
+        self, options: EnqueueOptions, members: Iterable[Any], each: EachBatch | None
+    ) -> BatchesCreated:
+        topic, rest, connection = self._shared(options)
+        with self._observed(topic, rest):
+            return self.app.store.create_tasks_in_batches(
+                self._specs({"topic": topic, **rest}, members), each=each, connection=connection
+            )
+
+    async def _enqueue_many_async(
+        self, options: EnqueueOptions, members: Iterable[Any], each: EachBatch | None
+    ) -> BatchesCreated:
+        topic, rest, connection = self._shared(options)
+        with self._observed(topic, rest):
+            return await self.app.async_store.create_tasks_in_batches(
+                self._specs({"topic": topic, **rest}, members), each=each, connection=connection
+            )
+
+    def _shared(self, options: EnqueueOptions) -> tuple[str, dict[str, Any], Any]:
+        topic, rest = self._options(options)
+        for name in ("task_id", "unique_key"):
+            if name in rest:
+                raise UsageError(f"{self.spec.kind}: {name} is of one task, not of many")
+        return topic, rest, rest.pop("connection", None)
+
+    def _specs(self, shared: dict[str, Any], members: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        write = self.spec.payload.write
+        for member in members:
+            if isinstance(member, Mapping):
+                data = write((), member)
+            else:
+                data = write(member if isinstance(member, tuple) else (member,), {})
+            yield {**shared, "data": data}
 
     @contextmanager
     def _observed(self, topic: str, options: dict[str, Any]) -> Iterator[None]:

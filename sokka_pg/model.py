@@ -268,6 +268,15 @@ class CreatedId:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesCreated:
+    """What came of specs that were stored in batches: tasks that are new, and specs
+    whose unique key an unfinished task holds."""
+
+    created: int
+    existing: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskEvent:
     """One line of a task's history; ``seq`` is its order within the task."""
 

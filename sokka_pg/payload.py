@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from typing import Any
@@ -76,6 +76,24 @@ def encode(value: object, argument: str = "data", limit: int = DATA_LIMIT) -> En
         # A container of the caller's own class may raise anything while it is read.
         raise walk.refuse(f"cannot be read as JSON ({type(error).__name__})") from error
     return _within(Encoded(text), argument, limit)
+
+
+def encode_members(
+    values: Sequence[object], limit: int = DATA_LIMIT, around: Mapping[str, Json] | None = None
+) -> str | None:
+    """The members of a JSON array of these values, if all are beyond doubt; None sends
+    them to ``encode``, one by one. With ``around``, each is the member ``data`` of an
+    object that has those members as well. One text for all takes a third of the time."""
+    try:
+        for value in values:
+            if not _is_plain(value, 0):
+                return None
+        whole = list(values) if around is None else [{**around, "data": v} for v in values]
+        text = _dumps(whole)[1:-1]
+        size = len(text) if text.isascii() else len(text.encode())
+    except (ValueError, RuntimeError):
+        return None
+    return None if size > limit or "\\u0000" in text else text
 
 
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -19,8 +19,8 @@ begin;
 \if :{?producer}
 grant usage on schema :"schema" to :"producer";
 grant execute on function
-    :"schema".create_task, :"schema".create_tasks, :"schema".cancel_task,
-    :"schema".fan_out, :"schema".open_stream,
+    :"schema".create_task, :"schema".create_tasks, :"schema".create_tasks_like,
+    :"schema".cancel_task, :"schema".fan_out, :"schema".open_stream,
     :"schema".put_schedule, :"schema".get_schedule, :"schema".delete_schedule,
     :"schema".trigger_schedule,
     :"schema".watch_tasks, :"schema".unwatch_tasks, :"schema".peek_tasks,

@@ -4,6 +4,7 @@ Builders check their arguments (BadArgument, before any SQL) and know how the
 answer reads; stores send the calls.
 """
 
+from sokka_pg.calls.batches import Batches
 from sokka_pg.calls.exchanging import Grant, exchange, reserving
 from sokka_pg.calls.fences import advance_fence, assert_lease, guard_table, unguard_table
 from sokka_pg.calls.joins import FanOutOptions, fan_out, get_join, join_results, task_tree
@@ -72,6 +73,7 @@ from sokka_pg.calls.workers import (
 )
 
 __all__ = [
+    "Batches",
     "Call",
     "FanOutOptions",
     "Grant",

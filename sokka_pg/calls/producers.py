@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_string
@@ -18,7 +19,7 @@ from sokka_pg.calls.statement import Call, Column, Statement, column, columns_of
 from sokka_pg.durations import Duration
 from sokka_pg.errors import BadArgument, Refused, TaskAlreadyExists
 from sokka_pg.model import CreatedId, CreatedTask, RetryPolicy, Task
-from sokka_pg.payload import DATA_LIMIT, encode
+from sokka_pg.payload import DATA_LIMIT, decode, encode, encode_members
 
 
 class TaskOptions(TypedDict, total=False):
@@ -89,19 +90,15 @@ def create_tasks(
     specs: Iterable[Mapping[str, Any]], *, max_data_bytes: int = DATA_LIMIT
 ) -> Call[list[CreatedId]]:
     found = arguments.members(specs, "specs")
-    return Call(
-        _CREATE_TASKS,
-        {"specs": specs_text(found, max_data_bytes)},
-        lambda rows: [CreatedId(*row) for row in rows],
-    )
+    return Call(_CREATE_TASKS, {"specs": specs_text(found, max_data_bytes)}, _created_ids)
 
 
-_CREATE_TASKS = Statement(
-    "create_tasks",
-    (column("task_id"), column("created")),
-    (("specs", "jsonb"),),
-    suffix="order by r.ord",
-)
+def _created_ids(rows: list[Any]) -> list[CreatedId]:
+    return [CreatedId(*row) for row in rows]
+
+
+_IDS = (column("task_id"), column("created"))
+_CREATE_TASKS = Statement("create_tasks", _IDS, (("specs", "jsonb"),), suffix="order by r.ord")
 
 
 @lru_cache(maxsize=512)
@@ -125,13 +122,89 @@ def _exists_now(task_id: UUID) -> Callable[[Refused], Call[CreatedTask] | None]:
     return read_back
 
 
+# Specs that are looked at together: one of them that is unlike the others, or whose
+# payload has to be looked at more closely, takes only these along on the long way.
+TOGETHER = 100
+
+
 def specs_text(
     specs: Sequence[object], max_data_bytes: int, without: frozenset[str] = frozenset()
 ) -> str:
     """The JSON array of these specs, which may not name the words of ``without``.
     Raises BadArgument with the ``position`` of the spec, from 1."""
-    texts = (_spec_text(i, spec, max_data_bytes, without) for i, spec in enumerate(specs, start=1))
-    return f"[{','.join(texts)}]"
+    parts = (
+        members_text(specs[i : i + TOGETHER], i + 1, max_data_bytes, without)
+        for i in range(0, len(specs), TOGETHER)
+    )
+    return f"[{','.join(parts)}]"
+
+
+def members_text(
+    specs: Sequence[object], first: int, max_data_bytes: int, without: frozenset[str] = frozenset()
+) -> str:
+    """The members of such an array; ``first``: the position of the first one."""
+    shared = Alike.found(specs)
+    around = None if shared is None else shared.options_sent(max_data_bytes, without)
+    if shared is not None and around is not None:
+        quick = encode_members(shared.data, max_data_bytes, around)
+        if quick is not None:
+            return quick
+    texts = (
+        _spec_text(i, spec, max_data_bytes, without) for i, spec in enumerate(specs, start=first)
+    )
+    return ",".join(texts)
+
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Specs that differ in their data alone: nearly all that are brought in bulk."""
+
+    options: dict[str, Any]
+    data: list[object]
+
+    @classmethod
+    def found(cls, specs: Sequence[object], like: Alike | None = None) -> Alike | None:
+        """These specs, if they are alike (and as those of ``like``); None if in doubt."""
+        first = specs[0]
+        if type(first) is not dict or "data" not in first:
+            return None
+        options = {name: value for name, value in first.items() if name != "data"}
+        if like is not None:
+            if not _all_same(like.options.items(), options) or len(options) != len(like.options):
+                return None
+            options = like.options
+        size, same, data = len(first), options.items(), []
+        for spec in specs:
+            if type(spec) is not dict or len(spec) != size or not _all_same(same, spec):
+                return None
+            payload = spec.get("data", _MISSING)
+            if payload is _MISSING:
+                return None
+            data.append(payload)
+        return cls(options, data)
+
+    def options_sent(
+        self, max_data_bytes: int, without: frozenset[str] = frozenset()
+    ) -> dict[str, Any] | None:
+        """The options as members of a JSON object; None if something is wrong with them,
+        which is for the long way to tell."""
+        try:
+            params = _params(self.options, max_data_bytes, without)
+        except BadArgument:
+            return None
+        return {name: decode(text) if name in _JSON else text for name, text in params.items()}
+
+
+def _all_same(options: Iterable[tuple[str, object]], spec: Mapping[str, object]) -> bool:
+    """Not by ``==`` alone: 1 is True there, and one of them is refused."""
+    for name, value in options:
+        other = spec.get(name, _MISSING)
+        if other is not value and not (type(other) is str is type(value) and other == value):
+            return False
+    return True
 
 
 def option_text(name: str, value: object) -> str | None:

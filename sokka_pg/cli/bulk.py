@@ -1,12 +1,14 @@
 """Many tasks from a file: a stream in, batches out, memory bounded.
 
-Each batch is one commit. A line that is refused takes its batch with it and ends
-the run; the message names the line, and from which line on nothing was stored.
+Each batch is one commit, and the next one is read while the server works on it. A line
+that is refused takes its batch with it and ends the run; the message names the line, and
+from which line on nothing was stored.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,10 +28,8 @@ from rich.progress import (
 from sokka_pg.cli import reach, reading
 from sokka_pg.cli.output import answer, console, note
 from sokka_pg.errors import BadArgument, DatabaseUnavailable, SokkaError
-from sokka_pg.store import PgTaskStore
+from sokka_pg.model import CreatedId
 
-BATCH_LINES = 1_000
-BATCH_BYTES = 4 * 1024 * 1024
 _INSTANTS = ("run_at", "expires_at")
 
 
@@ -44,25 +44,59 @@ class Line:
 
 def enqueue(ctx: typer.Context, file_name: str, defaults: Mapping[str, Any]) -> None:
     """Create a task for each line of ``file_name`` (``-``: standard input)."""
-    as_json = reach.as_json(ctx)
-    created = existing = 0
     with _opened(file_name) as (file, size), reach.store(ctx) as store, _bar(size) as bar:
-        for batch in _batches(_lines(file, defaults)):
-            answers = _stored(store, batch)
-            for line, made in zip(batch, answers, strict=True):
-                created += made.created
-                existing += not made.created
-                if as_json:
-                    facts = {
-                        "line": line.number, "task_id": made.task_id, "created": made.created,
-                    }  # fmt: skip
-                    answer(facts, as_json=True)
-            bar.advance(sum(line.size for line in batch))
-    if not as_json:
-        held = f"; {existing} were there already (unique key)" if existing else ""
-        answer({}, f"{created} tasks created{held}", as_json=False)
+        run = _Run(file, defaults, bar, as_json=reach.as_json(ctx))
+        try:
+            made = store.create_tasks_in_batches(run.specs(), each=run.stored)
+        except SokkaError as error:
+            raise run.ended(error) from error
+    if not reach.as_json(ctx):
+        held = f"; {made.existing} were there already (unique key)" if made.existing else ""
+        answer({}, f"{made.created} tasks created{held}", as_json=False)
     else:
-        note(f"sokka: {created} created, {existing} there already")
+        note(f"sokka: {made.created} created, {made.existing} there already")
+
+
+class _Run:
+    """The lines of one file on their way: read, but not yet known to be stored."""
+
+    def __init__(
+        self, file: BinaryIO, defaults: Mapping[str, Any], bar: _Bar, *, as_json: bool
+    ) -> None:
+        self._lines = _lines(file, defaults)
+        self._bar, self._as_json = bar, as_json
+        self._open: deque[tuple[int, int]] = deque()
+
+    def specs(self) -> Iterator[Mapping[str, Any]]:
+        for line in self._lines:
+            self._open.append((line.number, line.size))
+            yield line.spec
+
+    def stored(self, batch: list[CreatedId]) -> None:
+        size = 0
+        for made in batch:
+            number, bytes_ = self._open.popleft()
+            size += bytes_
+            if self._as_json:
+                facts = {"line": number, "task_id": made.task_id, "created": made.created}
+                answer(facts, as_json=True)
+        self._bar.advance(size)
+
+    def ended(self, error: SokkaError) -> SokkaError:
+        """The error in words of lines. All that is stored was told of."""
+        if "line" in error.detail:
+            return _ended(error, int(error.detail["line"]), "the lines before it are stored")
+        first = self._open[0][0] if self._open else 1
+        stored = error.detail.get("stored", 0)
+        if isinstance(error, DatabaseUnavailable):
+            fate = f"lines from {first} on were not stored"
+            if "unknown" in error.detail:
+                last = self._open[error.detail["unknown"][1] - stored - 1][0]
+                fate = f"whether lines {first} to {last} were stored is not known"
+            return _ended(error, None, f"the lines before {first} are stored, {fate}")
+        position = error.detail.get("position")
+        bad = self._open[position - stored - 1][0] if isinstance(position, int) else None
+        return _ended(error, bad, f"nothing is stored from line {first} on")
 
 
 @contextmanager
@@ -128,49 +162,14 @@ def _bad_line(number: int, rule: str) -> BadArgument:
     return BadArgument(f"line {number}: {rule}", {"line": number, "rule": rule})
 
 
-def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    """Batches; what stands before a bad line still goes, so that the message is short."""
-    batch: list[Line] = []
-    size = 0
-    refused: BadArgument | None = None
-    try:
-        for line in lines:
-            if batch and (len(batch) >= BATCH_LINES or size + line.size > BATCH_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(line)
-            size += line.size
-    except BadArgument as error:
-        refused = error
-    if batch:
-        yield batch
-    if refused is not None:
-        raise _ended(refused, int(refused.detail["line"]), "the lines before it are stored")
-
-
-def _stored(store: PgTaskStore, batch: list[Line]) -> list[Any]:
-    try:
-        return list(store.create_tasks([line.spec for line in batch]))
-    except DatabaseUnavailable as error:
-        first, last = batch[0].number, batch[-1].number
-        fate = f"lines {first} to {last} were not stored"
-        if error.detail.get("sent") is not False:
-            fate = f"whether lines {first} to {last} were stored is not known"
-        raise _ended(error, None, f"the lines before {first} are stored, {fate}") from error
-    except SokkaError as error:
-        first = batch[0].number
-        position = error.detail.get("position")
-        bad = batch[position - 1].number if isinstance(position, int) else None
-        raise _ended(error, bad, f"nothing is stored from line {first} on") from error
-
-
 def _ended(error: SokkaError, line: int | None, fate: str) -> SokkaError:
     where = "" if line is None else f"line {line}: "
     message = error.message.removeprefix(where)
     position = error.detail.get("position")
     if isinstance(position, int):
         message = message.removeprefix(f"specs[{position}].").removeprefix(f"specs[{position}]: ")
-    detail = {key: value for key, value in error.detail.items() if key != "position"}
+    told = ("position", "stored", "unknown")
+    detail = {key: value for key, value in error.detail.items() if key not in told}
     return type(error)(f"{where}{message}; {fate}", {**detail, "line": line})
 
 

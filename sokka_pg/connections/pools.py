@@ -153,6 +153,14 @@ class Source(_PerProcess):
                 return send(connection, call, self.schema, foreign=False)
             return send_explicit(connection, call, self.schema)
 
+    def run_beside(self, call: Call[T], meanwhile: Iterable[None]) -> T:
+        """``run``, with something to do while the server is at work."""
+        foreign = self.options.pooler
+        with self.connection() as connection:
+            return send_explicit(
+                connection, call, self.schema, foreign=foreign, meanwhile=meanwhile
+            )
+
 
 class AsyncSource(_PerProcess):
     """Our own async connections."""
@@ -218,6 +226,14 @@ class AsyncSource(_PerProcess):
                 return await send_async(connection, call, self.schema, foreign=False)
             return await send_explicit_async(connection, call, self.schema)
 
+    async def run_beside(self, call: Call[T], meanwhile: Iterable[None]) -> T:
+        """``run``, with something to do while the server is at work."""
+        foreign = self.options.pooler
+        async with self.connection() as connection:
+            return await send_explicit_async(
+                connection, call, self.schema, foreign=foreign, meanwhile=meanwhile
+            )
+
 
 class BorrowedSource:
     """A pool that the caller made and will close. Its connections may be set up in
@@ -254,6 +270,14 @@ class BorrowedSource:
     def run(self, call: Call[T]) -> T:
         with self.connection() as connection, translated(), connection.transaction():
             return send(connection, call, self.schema, foreign=True)
+
+    def run_beside(self, call: Call[T], meanwhile: Iterable[None]) -> T:
+        """One after the other: a transaction that waits for the caller's own code would
+        keep its locks."""
+        answer = self.run(call)
+        for _ in meanwhile:
+            pass
+        return answer
 
 
 class AsyncBorrowedSource:
@@ -297,6 +321,13 @@ class AsyncBorrowedSource:
             with translated():
                 async with connection.transaction():
                     return await send_async(connection, call, self.schema, foreign=True)
+
+    async def run_beside(self, call: Call[T], meanwhile: Iterable[None]) -> T:
+        """One after the other, as in ``BorrowedSource``."""
+        answer = await self.run(call)
+        for _ in meanwhile:
+            await asyncio.sleep(0)
+        return answer
 
 
 def source(

@@ -7,11 +7,13 @@ Session and their async twins, over any driver: the statement then goes through
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, generators, pq
 from psycopg.rows import tuple_row
 
 from sokka_pg.calls.statement import Call
@@ -55,9 +57,17 @@ async def send_async(
 _BEGIN = "begin isolation level read committed"
 
 
-def send_explicit(connection: Connection[Any], call: Call[T], schema: str) -> T:
+def send_explicit(
+    connection: Connection[Any],
+    call: Call[T],
+    schema: str,
+    *,
+    foreign: bool = True,
+    meanwhile: Iterable[None] = (),
+) -> T:
     """Run a call in a READ COMMITTED transaction of its own, on an idle connection in
-    autocommit whose settings nobody knows."""
+    autocommit, by default one whose settings nobody knows. ``meanwhile``: what to do, in
+    short steps, while the server is at work; it commits without waiting for them."""
     sql = call.statement.text(schema, PSYCOPG_STYLE)
     try:
         with Cursor(connection, row_factory=tuple_row) as cursor:
@@ -65,17 +75,29 @@ def send_explicit(connection: Connection[Any], call: Call[T], schema: str) -> T:
                 connection.execute(_BEGIN)
                 cursor.execute(sql, call.params, binary=call.binary)
                 connection.execute("commit")
+                # All of it, before others have their turn: the server begins, and a
+                # transaction is over, when nothing of it is left here.
+                connection.wait(generators.send(connection.pgconn))
+                for _ in meanwhile:
+                    pass
             rows = cursor.fetchall()
     except psycopg.Error as error:
         if _failed_inside(connection):
             with suppress(psycopg.Error):
                 connection.execute("rollback")
         raise from_psycopg(error) from error
-    return call.decode(call.statement.read(rows, foreign=True))
+    return call.decode(call.statement.read(rows, foreign=foreign))
 
 
-async def send_explicit_async(connection: AsyncConnection[Any], call: Call[T], schema: str) -> T:
-    """The twin of ``send_explicit``."""
+async def send_explicit_async(
+    connection: AsyncConnection[Any],
+    call: Call[T],
+    schema: str,
+    *,
+    foreign: bool = True,
+    meanwhile: Iterable[None] = (),
+) -> T:
+    """The twin of ``send_explicit``; others have their turn between the steps."""
     sql = call.statement.text(schema, PSYCOPG_STYLE)
     try:
         async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -83,13 +105,16 @@ async def send_explicit_async(connection: AsyncConnection[Any], call: Call[T], s
                 await connection.execute(_BEGIN)
                 await cursor.execute(sql, call.params, binary=call.binary)
                 await connection.execute("commit")
+                await connection.wait(generators.send(connection.pgconn))
+                for _ in meanwhile:
+                    await asyncio.sleep(0)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
         if _failed_inside(connection):
             with suppress(psycopg.Error):
                 await connection.execute("rollback")
         raise from_psycopg(error) from error
-    return call.decode(call.statement.read(rows, foreign=True))
+    return call.decode(call.statement.read(rows, foreign=foreign))
 
 
 def _failed_inside(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

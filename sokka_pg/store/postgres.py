@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from sokka_pg import calls
 from sokka_pg.calls import Call, FanOutOptions, ScheduleSpec, TaskOptions
 from sokka_pg.calls.arguments import proof
+from sokka_pg.calls.batches import BATCH
 from sokka_pg.calls.repeating import Tries
 from sokka_pg.calls.statement import checked_schema
 from sokka_pg.connections import ConnectionOptions, SyncPool, run_on, source
@@ -22,6 +23,7 @@ from sokka_pg.durations import Duration
 from sokka_pg.errors import SokkaError
 from sokka_pg.fence import FencedTransaction, fenced
 from sokka_pg.model import (
+    BatchesCreated,
     CancelOutcome,
     CheckpointSaved,
     CreatedId,
@@ -135,6 +137,38 @@ class PgTaskStore:
         self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
     ) -> list[CreatedId]:
         return self._run(calls.create_tasks(specs, max_data_bytes=self._max_data_bytes), connection)
+
+    def create_tasks_in_batches(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        batch_size: int = BATCH,
+        each: Callable[[list[CreatedId]], object] | None = None,
+        connection: Any = None,
+    ) -> BatchesCreated:
+        batches = calls.Batches(specs, batch_size, each, max_data_bytes=self._max_data_bytes)
+        for _ in batches.prepare():
+            pass
+        while (call := batches.next_call()) is not None:
+            try:
+                answer = self._run_beside(call, batches.prepare(), connection)
+            except SokkaError as error:
+                raise batches.failed(error) from error
+            batches.answered(answer)
+        return batches.total
+
+    def _run_beside(self, call: Call[T], meanwhile: Iterator[None], connection: Any) -> T:
+        if connection is not None:
+            answer = run_on(connection, call, self.schema)
+            for _ in meanwhile:
+                pass
+            return answer
+        tries = Tries(call)
+        while True:
+            try:
+                return self._source.run_beside(tries.call, meanwhile)
+            except SokkaError as error:
+                time.sleep(tries.wait_after(error))
 
     def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
         return self._run(calls.get_task(task_id), connection)

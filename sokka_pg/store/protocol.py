@@ -23,9 +23,11 @@ from uuid import UUID
 from typing_extensions import Unpack
 
 from sokka_pg.calls import FanOutOptions, ScheduleSpec, TaskOptions
+from sokka_pg.calls.batches import BATCH
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
+    BatchesCreated,
     CancelOutcome,
     CheckpointSaved,
     CreatedId,
@@ -95,6 +97,30 @@ class TaskStore(Protocol):
         self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
     ) -> list[CreatedId]:
         """Store up to 10,000 tasks, all or none; a spec maps ``create_task``'s arguments."""
+        ...
+
+    def create_tasks_in_batches(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        batch_size: int = BATCH,
+        each: Callable[[list[CreatedId]], object] | None = None,
+        connection: Any = None,
+    ) -> BatchesCreated:
+        """Store any number of tasks, in batches that are committed one by one.
+
+        ``specs`` (as for ``create_tasks``, from a generator for example) are taken as the
+        batches go, the next one while the server works on the last; a batch has
+        ``batch_size`` (1 to 10,000) of them, or 4 MiB. ``each`` is called with the ids of
+        every batch that is stored, in order. A batch is stored whole or not at all,
+        and the first that fails ends the call: positions count from the first spec, and
+        ``detail["stored"]`` says how many specs are stored, all of them before the batch.
+        If a connection broke, ``detail["unknown"]`` has the first and the last position
+        of the batch that may be stored. Specs that were given before an error of the
+        iterable are stored, then it is raised. On a ``connection`` of yours nothing is
+        committed here: commit, and all is stored, or roll back. ``specs`` and ``each``
+        run while a connection of the store is in use: they need another to call it.
+        """
         ...
 
     def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:

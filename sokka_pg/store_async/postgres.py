@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from sokka_pg import calls
 from sokka_pg.calls import Call, FanOutOptions, ScheduleSpec, TaskOptions
 from sokka_pg.calls.arguments import proof
+from sokka_pg.calls.batches import BATCH
 from sokka_pg.calls.repeating import Tries
 from sokka_pg.calls.statement import checked_schema
 from sokka_pg.connections import AsyncPool, ConnectionOptions, async_source, run_on_async
@@ -22,6 +23,7 @@ from sokka_pg.durations import Duration
 from sokka_pg.errors import SokkaError
 from sokka_pg.fence import FencedTransaction, fenced_async
 from sokka_pg.model import (
+    BatchesCreated,
     CancelOutcome,
     CheckpointSaved,
     CreatedId,
@@ -132,6 +134,38 @@ class AsyncPgTaskStore:
         return await self._run(
             calls.create_tasks(specs, max_data_bytes=self._max_data_bytes), connection
         )
+
+    async def create_tasks_in_batches(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        batch_size: int = BATCH,
+        each: Callable[[list[CreatedId]], object] | None = None,
+        connection: Any = None,
+    ) -> BatchesCreated:
+        batches = calls.Batches(specs, batch_size, each, max_data_bytes=self._max_data_bytes)
+        for _ in batches.prepare():
+            await asyncio.sleep(0)
+        while (call := batches.next_call()) is not None:
+            try:
+                answer = await self._run_beside(call, batches.prepare(), connection)
+            except SokkaError as error:
+                raise batches.failed(error) from error
+            batches.answered(answer)
+        return batches.total
+
+    async def _run_beside(self, call: Call[T], meanwhile: Iterator[None], connection: Any) -> T:
+        if connection is not None:
+            answer = await run_on_async(connection, call, self.schema)
+            for _ in meanwhile:
+                await asyncio.sleep(0)
+            return answer
+        tries = Tries(call)
+        while True:
+            try:
+                return await self._source.run_beside(tries.call, meanwhile)
+            except SokkaError as error:
+                await asyncio.sleep(tries.wait_after(error))
 
     async def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None:
         return await self._run(calls.get_task(task_id), connection)

@@ -11,9 +11,11 @@ from uuid import UUID
 from typing_extensions import Unpack
 
 from sokka_pg.calls import FanOutOptions, ScheduleSpec, TaskOptions
+from sokka_pg.calls.batches import BATCH
 from sokka_pg.durations import Duration
 from sokka_pg.fence import FencedTransaction
 from sokka_pg.model import (
+    BatchesCreated,
     CancelOutcome,
     CheckpointSaved,
     CreatedId,
@@ -77,6 +79,14 @@ class AsyncTaskStore(Protocol):
     async def create_tasks(
         self, specs: Iterable[Mapping[str, Any]], *, connection: Any = None
     ) -> list[CreatedId]: ...
+    async def create_tasks_in_batches(
+        self,
+        specs: Iterable[Mapping[str, Any]],
+        *,
+        batch_size: int = BATCH,
+        each: Callable[[list[CreatedId]], object] | None = None,
+        connection: Any = None,
+    ) -> BatchesCreated: ...
 
     async def task(self, task_id: UUID | str, *, connection: Any = None) -> Task | None: ...
 

@@ -200,6 +200,23 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_stored(
         assert count(conn) == 1_000
 
 
+def test_a_line_that_the_server_refuses_is_named_among_all_lines(
+    sokka: Sokka, conn: psycopg.Connection
+) -> None:
+    sokka("enqueue", "mail", "--unique-key", "k")
+    lines = ["{}"] * 2_600
+    lines[1_234] = '{"unique_key": "k", "on_conflict": "error"}'
+    lines.insert(9, "")
+    answer = sokka("enqueue", "mail", "--bulk", "-", "--json", given="\n".join(lines))
+    assert answer.code == 1
+    # The empty line counts as a line, though it is no task.
+    said = answer.lines[-1]["error"]["message"]
+    assert said.startswith("line 1236: ")
+    assert "nothing is stored from line 1002 on" in said
+    assert [line["line"] for line in answer.lines[:-1]] == [*range(1, 10), *range(11, 1_002)]
+    assert count(conn) == 1_001
+
+
 def test_a_line_whose_key_is_taken_is_named(sokka: Sokka, conn: psycopg.Connection) -> None:
     sokka("enqueue", "mail", "--unique-key", "k")
     given = '{}\n{"unique_key": "k"}\n'

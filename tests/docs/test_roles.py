@@ -31,8 +31,8 @@ AWAITING = {"watch_tasks", "unwatch_tasks", "peek_tasks"}
 ANYBODY = {"clock", "topic_hash", "schema_version"}
 MAY_CALL = {
     "producer": {
-        "create_task", "create_tasks", "cancel_task", "fan_out", "open_stream",
-        "delete_schedule", "trigger_schedule",
+        "create_task", "create_tasks", "create_tasks_like", "cancel_task", "fan_out",
+        "open_stream", "delete_schedule", "trigger_schedule",
     } | PUTTING | AWAITING | ANYBODY,
     "worker": {
         "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",

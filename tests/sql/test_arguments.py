@@ -26,6 +26,15 @@ ID = uuid4()
 
 Arguments = dict[str, Any]
 WRONG: dict[str, dict[str, list[Any]]] = {
+    "create_tasks_like": {
+        "spec": [
+            None, Jsonb(None), Jsonb([]), Jsonb("t"), *(
+                Jsonb({"topic": "t", name: None})
+                for name in ("data", "task_id", "unique_key", "parent_task_id")
+            ),
+        ],
+        "data": [None, Jsonb(None), Jsonb({}), Jsonb("x"), Jsonb([1] * 10_001)],
+    },
     "reserve_task": {"topic": BAD_NAMES, "pid": BAD_NAMES, "lease": BAD_LEASES},
     "reserve_tasks": {
         "topics": [None, [], [None], ["a", None], ["x" * 201], ["a\nb"], ["t"] * 1001, [["a"]]],
@@ -185,6 +194,7 @@ def right_arguments(function: str, claim: states.Claim) -> Arguments:
     lease_proof = claim.arguments()
     batch = {"pid": claim.pid, "task_ids": [claim.task_id], "tokens": [claim.token]}
     right: dict[str, Arguments] = {
+        "create_tasks_like": {"spec": Jsonb({"topic": "t"}), "data": Jsonb([1])},
         "reserve_task": {"topic": "t", "pid": "w1"},
         "reserve_tasks": {"topics": ["t"], "pid": "w1", "max_tasks": 1},
         "acquire_lease": {"task_id": claim.task_id, "pid": "w1"},

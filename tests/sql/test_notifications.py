@@ -161,6 +161,16 @@ def test_a_worker_that_is_about_to_sleep_is_notified_unseen(
     assert heard(fresh, listener) == []
 
 
+def test_tasks_that_are_alike_wake_who_sleeps_on_their_topic(
+    fresh: Queue, another: Another, listener: Queue
+) -> None:
+    idle(another(), "a")
+    fresh.call("create_tasks_like", spec=Jsonb({"topic": "a"}), data=Jsonb([1, 2]))
+    assert heard(fresh, listener) == [sound(fresh, "a")]
+    fresh.call("create_tasks_like", spec=Jsonb({"topic": "b"}), data=Jsonb([1, 2]))
+    assert heard(fresh, listener) == []
+
+
 def test_a_bulk_call_over_ten_thousand_topics_takes_a_bounded_number_of_locks(
     queue: Queue, another: Another
 ) -> None:

@@ -49,10 +49,12 @@ def test_every_road_makes_the_same_task(queue: Queue, topic: str, options: dict[
     spec = {"topic": topic, **spec_of(options)}
     bulk = queue.call("create_tasks", specs=Jsonb([spec, spec]))
     bulk += queue.call("create_tasks", specs=Jsonb([{**spec, "unique_key": "2"}, {"topic": topic}]))
+    data = spec.pop("data", None)
+    alike = queue.call("create_tasks_like", spec=Jsonb(spec), data=Jsonb([data, data]))
 
     expected = told(long)
     assert told(short) == expected
-    read = [queue.row(row.task_id) for row in [short, *bulk[:3]]]
+    read = [queue.row(row.task_id) for row in [short, *bulk[:3], *alike]]
     assert [told(row) for row in read] == [
         {k: v for k, v in expected.items() if k in told(row)} for row in read
     ]

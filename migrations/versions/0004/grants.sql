@@ -8,7 +8,8 @@ begin
         select a.grantee::regrole::text as grantee, n.oid::regprocedure::text as twin
           from pg_proc o
           join (values ('settle_and_reserve', 'exchange_leases'),
-                       ('reserve_tasks', 'look_for_work')) t (old, new) on t.old = o.proname
+                       ('reserve_tasks', 'look_for_work'),
+                       ('create_tasks', 'create_tasks_like')) t (old, new) on t.old = o.proname
           join pg_proc n on n.proname = t.new and n.pronamespace = o.pronamespace
          cross join lateral aclexplode(o.proacl) a
          where o.pronamespace = 'sokka'::regnamespace

@@ -1,2 +1,3 @@
 -- Back to the revision below.
-drop function sokka.exchange_leases;
+drop function
+    sokka.exchange_leases, sokka.create_tasks_like, sokka.look_at_payloads, sokka.insert_like;
