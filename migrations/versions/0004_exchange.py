@@ -28,7 +28,7 @@ BELOW = (
 
 def upgrade() -> None:
     hosting.load_revision(
-        op.get_context(), Path(__file__).with_name(revision), replacing=True, locking=()
+        op.get_context(), Path(__file__).with_name(revision), replacing=True, locking=("tasks",)
     )
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+import types
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
 from psycopg import AsyncConnection, Connection, IsolationLevel
@@ -395,7 +397,7 @@ async def _next_alive(pool: AsyncPool) -> AsyncConnection[Any]:
         return await pool.getconn()
 
 
-async def _returned(pool: AsyncPool, taking: asyncio.Task[AsyncConnection[Any]]) -> None:
+async def _returned(pool: AsyncPool, taking: asyncio.Future[AsyncConnection[Any]]) -> None:
     with suppress(DatabaseUnavailable):
         await pool.putconn(await taking)
 
@@ -405,15 +407,58 @@ async def _kept_on(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(_begun(work))
 
 
-def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    task = asyncio.create_task(work)
-    # a loop alone does not keep its tasks
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
-    return task
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """``work``, which goes on by itself. Most is over without waiting, where a connection is
+    free: it needs no task, and two tasks a call were a sixth of its time."""
+    under_way = _started(work)
+    if not under_way.done():
+        # a loop alone does not keep its tasks
+        _under_way.add(under_way)
+        under_way.add_done_callback(_under_way.discard)
+    return under_way
 
 
-_under_way: set[asyncio.Task[Any]] = set()
+if sys.version_info >= (3, 12):
+
+    def _started(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        return asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
+
+else:
+    # By hand only here: from 3.12 on, time-outs belong to the task that began them.
+    def _started(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            awaited = work.send(None)
+        except StopIteration as ended:
+            over.set_result(ended.value)
+        except Exception as error:  # whoever awaits it is told
+            over.set_exception(error)
+        else:
+            return asyncio.create_task(_going_on(work, awaited))
+        return over
+
+
+async def _going_on(work: Coroutine[Any, Any, T], awaited: Any) -> T:
+    return await _rest(work, awaited)
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """What is left of ``work``, which waits for ``awaited``."""
+    while True:
+        try:
+            told = yield awaited
+        except BaseException as error:  # the work may end on it, or go on
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, told)
+        try:
+            awaited = step()
+        except StopIteration as ended:
+            return cast(T, ended.value)
+
+
+_under_way: set[asyncio.Future[Any]] = set()
 
 
 def _refuse_options(options: ConnectionOptions | None) -> None:

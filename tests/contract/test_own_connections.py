@@ -386,3 +386,32 @@ async def test_calls_that_are_cancelled_cost_no_connection(db: str) -> None:
         async with AsyncExitStack() as stack:
             for _ in range(3):
                 await stack.enter_async_context(store._source.connection())
+
+
+async def test_a_call_that_finds_a_connection_free_needs_no_task(db: str) -> None:
+    made = []
+
+    def noted(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    async with AsyncPgTaskStore(db) as store:
+        await store.create_task("t")
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(noted)
+        try:
+            for _ in range(3):
+                await store.create_task("t")
+        finally:
+            loop.set_task_factory(None)
+        assert made == []
+
+
+async def test_a_call_that_waits_for_a_connection_is_told_when_none_comes(db: str) -> None:
+    options = ConnectionOptions(max_size=1, wait=timedelta(milliseconds=50))
+    async with AsyncPgTaskStore(db, options=options) as store:
+        async with store._source.connection():
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailable):
+                    await store.topics()
+        assert await store.topics() == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -369,6 +370,21 @@ def test_a_short_number_with_a_long_text_counts_by_its_text(queue: Queue, functi
     value = '{"n": [' + ",".join(["1e131000"] * 9) + "]}"
     found = queue.refused(function, **(right_arguments(function, claim) | {argument: value}))
     assert (found.sqlstate, found.detail["argument"]) == ("22023", argument)
+
+
+@pytest.mark.parametrize("limit", [1024, 1025, 1300])
+def test_a_task_is_as_large_as_the_installation_allows(
+    fresh: Queue, topic: str, limit: int
+) -> None:
+    fresh.execute("update sokka.settings set max_data_bytes = %s", limit)
+    assert fresh.create(topic, data=Jsonb("x" * (limit - 2)))
+    found = fresh.refused("create_task", topic=topic, data=Jsonb("x" * (limit - 1)))
+    assert (found.sqlstate, found.detail["argument"]) == ("22023", "data")
+
+
+def test_no_installation_allows_less_than_what_is_taken_unasked(fresh: Queue) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation):
+        fresh.execute("update sokka.settings set max_data_bytes = 1023")
 
 
 def test_the_limit_of_large_values_is_the_installations(fresh: Queue, topic: str) -> None:

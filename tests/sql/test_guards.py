@@ -11,12 +11,12 @@ from tests.sql import states
 from tests.sql.calling import Queue, refusal_of
 from tests.sql.states import Claim
 
-LEASED = "status = 'running', token = nextval('sokka.token_seq'), pid = 'w', " \
-    "lease_expires_at = now() + interval '1 hour', leased_at = now()"  # fmt: skip
+KEPT = "pid = 'w', lease_expires_at = now() + interval '1 hour', leased_at = now()"
+LEASED = f"token = nextval('sokka.token_seq'), {KEPT}"
 UNLEASED = "token = null, pid = null, lease_expires_at = null, leased_at = null"
 ILLEGAL: dict[str, tuple[states.State, str]] = {
     "starting to snoozed": (states.starting, "status = 'snoozed'"),
-    "snoozed to running": (states.snoozed, LEASED),
+    "snoozed to running": (states.snoozed, "status = 'running', " + LEASED),
     "running to a new token": (states.running, "token = nextval('sokka.token_seq')"),
     "another task's id": (states.starting, "task_id = gen_random_uuid()"),
 }
@@ -81,6 +81,55 @@ def test_a_task_begins_as_starting_or_snoozed(queue: Queue, status: str) -> None
         claim.task_id,
     )
     assert sqlstate in ("SK006", "23514")
+
+
+COPY = (
+    "insert into sokka.tasks (task_id, task_group_id, created_at, updated_at, run_at, queue_pos,"
+    " priority, max_attempts, max_losses, topic, sub_topic, kind, {columns})"
+    " select gen_random_uuid(), task_group_id, created_at, updated_at, run_at, queue_pos,"
+    " priority, max_attempts, max_losses, topic, sub_topic, kind, {values} from sokka.tasks"
+    " where task_id = %s"
+)
+BEGUN: dict[str, tuple[str, str, str]] = {
+    "of no status": ("status", "null", "23502"),
+    "of a status of its own": ("status", "'paused'", "SK006"),
+    "of another case": ("status", "'Starting'", "SK006"),
+    "leased while starting": (
+        "status, token, pid, lease_expires_at", "'starting', 5, 'w', now()", "23514",
+    ),
+    "owned while starting": ("status, pid", "'starting', 'w'", "23514"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BEGUN)
+def test_no_task_begins(queue: Queue, what: str) -> None:
+    columns, values, expected = BEGUN[what]
+    claim = states.starting(queue)
+    sqlstate, _ = attempt(queue, COPY.format(columns=columns, values=values), claim.task_id)
+    assert sqlstate == expected
+
+
+STATUSES = ("starting", "running", "snoozed", "failed", "terminated", "paused", None)
+MOVES = {
+    ("starting", "running"), ("running", "snoozed"), ("running", "starting"),
+    ("snoozed", "starting"),
+}  # fmt: skip
+@pytest.mark.parametrize("new", STATUSES)
+@pytest.mark.parametrize("state", [states.starting, states.running, states.snoozed])
+def test_only_the_moves_of_the_contract_can_be_made_by_hand(
+    queue: Queue, state: states.State, new: str | None
+) -> None:
+    claim = state(queue)
+    old = queue.row(claim.task_id).status
+    rest = UNLEASED if new != "running" else KEPT if old == "running" else LEASED
+    statement = f"update sokka.tasks set {rest}, status = %s where task_id = %s"
+    if (old, new) in MOVES or old == new:
+        queue.execute(statement, new, claim.task_id)
+        assert queue.row(claim.task_id).status == new
+        return
+    sqlstate, _ = attempt(queue, statement, new, claim.task_id)
+    assert sqlstate == ("23502" if new is None else "SK006")
+    assert queue.row(claim.task_id).status == old
 
 
 @pytest.mark.parametrize("state", [states.failed, states.terminated])

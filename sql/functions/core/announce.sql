@@ -31,17 +31,23 @@ begin
 end
 $$;
 
--- somebody_idle: whether a worker sleeps on a topic, or is about to.
--- The shared lock orders it against mark_idle: either the mark is seen here, or
--- the worker sees the committed task in the poll that follows its mark. A worker
--- that is marking itself at this moment listens already: it is notified unseen,
--- and nobody waits for it. The marks are read by a later statement than the one that
--- takes the lock: the same one would read them as they stood before it.
+-- may_look_for_idle: take the shared lock that orders a look at the marks against
+-- mark_idle. False: a worker is marking itself at this moment. It listens already, so it
+-- is notified unseen and nobody waits for it.
+create function sokka.may_look_for_idle(p_topic text) returns boolean
+language sql volatile as $$
+    select pg_try_advisory_xact_lock_shared(
+        'sokka.idle_workers'::regclass::oid::integer, sokka.wake_slot(p_topic))
+$$;
+
+-- somebody_idle: whether a worker sleeps on a topic, or is about to. Either its mark is
+-- seen here, or it sees the committed task in the poll that follows its mark. The marks
+-- are read by a later statement than the one that takes the lock: the same one would
+-- read them as they stood before it.
 create function sokka.somebody_idle(p_topic text) returns boolean
 language plpgsql as $$
 begin
-    if not pg_try_advisory_xact_lock_shared(
-            'sokka.idle_workers'::regclass::oid::integer, sokka.wake_slot(p_topic)) then
+    if not sokka.may_look_for_idle(p_topic) then
         return true;
     end if;
     return exists (select from sokka.idle_workers w

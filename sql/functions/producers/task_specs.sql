@@ -1,14 +1,12 @@
 -- How a task is made: one road for create_task, create_tasks and resubmit_task.
 
--- new_task_id: UUID version 7: milliseconds, then a fraction of them, then chance.
+-- new_task_id: UUID version 7: milliseconds, then a fraction of them, then chance. One
+-- number has both, in 48 bits and 12, and the version goes between them. A single
+-- expression, so that it is evaluated in place.
 create function sokka.new_task_id() returns uuid
-language plpgsql as $$
-declare
-    v_micros constant bigint := date_part('epoch', clock_timestamp()) * 1000000;
-begin
-    return (lpad(to_hex((v_micros / 1000 << 16) | 28672 | v_micros % 1000 * 4096 / 1000), 16, '0')
-        || substr(gen_random_uuid()::text, 20))::uuid;
-end
+language sql volatile as $$
+    select (overlay(lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint), 15, '0')
+            placing '7' from 13 for 0) || substr(gen_random_uuid()::text, 20))::uuid
 $$;
 
 create function sokka.headers_fault(p_headers jsonb) returns text
@@ -47,6 +45,27 @@ language sql stable as $$
        and (p_timeout is null or extract(epoch from p_timeout) between 0.001 and 31557600)
        and (p_headers is null or sokka.headers_fault(p_headers) is null)
        and (p_on_conflict is null or p_on_conflict in ('existing', 'error'))
+$$;
+
+-- seldom_plain: plain_options by a call, where most callers do not come.
+create function sokka.seldom_plain(
+    p_topic text, p_kind text, p_sub_topic text, p_priority integer, p_run_at timestamptz,
+    p_max_attempts integer, p_timeout interval, p_expires_at timestamptz, p_headers jsonb,
+    p_max_losses integer, p_on_conflict text
+) returns boolean
+language plpgsql stable as $$
+begin
+    return sokka.plain_options(p_topic, p_kind, p_sub_topic, p_priority, p_run_at,
+        p_max_attempts, p_timeout, p_expires_at, p_headers, p_max_losses, p_on_conflict);
+end
+$$;
+
+-- fits_settings: whether a payload is as small as the settings want it.
+create function sokka.fits_settings(p_data jsonb) returns boolean
+language plpgsql as $$
+begin
+    return octet_length(p_data::text) <= (select s.max_data_bytes from sokka.settings s);
+end
 $$;
 
 -- spec_fault: null, or the first rule that a spec breaks, led by the argument.
