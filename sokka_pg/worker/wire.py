@@ -45,7 +45,8 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._socket = connection.pgconn.socket
         self._prepared: dict[Statement, Prepared] = {}
-        self._answer: asyncio.Future[None] | None = None
+        self._answer: asyncio.Future[pq.abc.PGresult | None] | None = None
+        self._last: pq.abc.PGresult | None = None
         self._reading = False
 
     async def send(self, call: Call[T]) -> T:
@@ -89,19 +90,16 @@ class Wire:
 
     async def _result(self) -> pq.abc.PGresult:
         """The result of what was sent last. Raises ``psycopg.Error``."""
-        self._answer = self._loop.create_future()
+        self._answer, self._last = self._loop.create_future(), None
         if not self._reading:
             self._loop.add_reader(self._socket, self._readable)
             self._reading = True
         if self._pgconn.flush():
             self._loop.add_writer(self._socket, self._writable)
         try:
-            await self._answer
+            result = await self._answer
         finally:
             self._answer = None
-        result = self._pgconn.get_result()
-        while (more := self._pgconn.get_result()) is not None:
-            result = more
         if result is None:
             raise psycopg.OperationalError("the connection was lost")
         if result.status not in _GOOD:
@@ -117,10 +115,16 @@ class Wire:
             return
         try:
             self._pgconn.consume_input()
-            if not self._pgconn.is_busy():
-                self._done()
+            # Rows may come well before the word that all is committed: to ask for that
+            # while libpq is busy would hold up the loop until it comes.
+            while not self._pgconn.is_busy():
+                result = self._pgconn.get_result()
+                if result is None:
+                    self._done(self._last)
+                    return
+                self._last = result
         except psycopg.Error as error:
-            self._done(error)
+            self._broke(error)
 
     def _writable(self) -> None:
         try:
@@ -128,14 +132,14 @@ class Wire:
                 self._loop.remove_writer(self._socket)
         except psycopg.Error as error:
             self._loop.remove_writer(self._socket)
-            self._done(error)
+            self._broke(error)
 
-    def _done(self, error: psycopg.Error | None = None) -> None:
-        if self._answer is None or self._answer.done():
-            return
-        if error is None:
-            self._answer.set_result(None)
-        else:
+    def _done(self, result: pq.abc.PGresult | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(result)
+
+    def _broke(self, error: psycopg.Error) -> None:
+        if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
 
 

@@ -16,7 +16,7 @@ from sokka_pg.connections import ConnectionOptions
 from sokka_pg.errors import BadArgument, DatabaseUnavailable
 from sokka_pg.worker import link as module
 from sokka_pg.worker.link import Link
-from sokka_pg.worker.wire import numbered
+from sokka_pg.worker.wire import Wire, numbered
 
 
 @pytest_asyncio.fixture
@@ -111,3 +111,31 @@ async def test_where_nothing_may_be_prepared_a_cursor_sends(
     link = Link(db, "sokka", options, 20.0)
     assert (await link.send(reserve("t"))).grants == []
     await link.close()
+
+
+class Libpq:
+    """A connection that has its rows, and is yet to hear that they are committed."""
+
+    def __init__(self) -> None:
+        self.committed = False
+        self.results: list[object] = ["rows"]
+
+    def consume_input(self) -> None: ...
+
+    def is_busy(self) -> bool:
+        return not self.results and not self.committed
+
+    def get_result(self) -> object:
+        assert not self.is_busy(), "the whole loop would wait here"
+        return self.results.pop() if self.results else None
+
+
+async def test_the_loop_goes_on_between_the_rows_and_their_commit() -> None:
+    wire = Wire.__new__(Wire)
+    wire._pgconn = libpq = Libpq()  # type: ignore[assignment]
+    wire._answer, wire._last = asyncio.get_running_loop().create_future(), None
+    wire._readable()
+    assert not wire._answer.done()
+    libpq.committed = True
+    wire._readable()
+    assert await wire._answer == "rows"
