@@ -24,7 +24,9 @@ from sokka_pg.worker.link import Link
 
 log = logging.getLogger("sokka_pg.worker")
 
-SWEEP_BATCH = 500
+SWEEP_BATCH = 2000
+"""Of each sort; a sweep comes twenty times a second at most, so that is what limits how fast
+tasks that are due all at once can be woken."""
 MARK = timedelta(seconds=60)
 SWEPT_WITHIN = timedelta(seconds=0.75)
 """An idle worker sweeps if nobody has within this time: less than the time between two of

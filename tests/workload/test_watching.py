@@ -149,20 +149,16 @@ def test_news_come_long_before_the_poll(
     lease = face(lambda s: s.acquire_lease(handle.task_id, "ann", 600))
     proof = (lease.task_id, lease.owner, lease.token)
 
-    def marked(stamp: list[Any]) -> bool:
-        found = conn.execute("select max(watched_until) from sokka.watched_tasks").fetchone()
-        assert found is not None
-        if found[0] is None or found[0] == stamp[0]:
-            return False
-        stamp[0] = found[0]
-        return True
+    def waiting() -> int:
+        marks = conn.execute("select count(*) from sokka.watched_tasks").fetchone()
+        return len(face.scheduler._core._watcher) if marks == (1,) else 0
 
-    stamp: list[Any] = [None]
     with ThreadPoolExecutor(3) as pool:
         result = pool.submit(face, lambda s: s.attach(handle.task_id).result(60))
-        until(lambda: marked(stamp))
+        until(lambda: waiting() == 1)
         item = pool.submit(face, lambda s: handle.next(60))
-        until(lambda: marked(stamp))
+        # the mark of the first tells of both
+        until(lambda: waiting() == 2)
         face(lambda s: s.append_stream(*proof, ["item"]))
         assert item.result(20) == "item"
         face(lambda s: s.complete(*proof, "done"))
