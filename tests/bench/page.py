@@ -1,6 +1,7 @@
-"""``python -m tests.bench.page``: put the results of a run into docs/performance.md.
+"""``python -m tests.bench.page``: put the results of runs into docs/performance.md.
 
-Tables go between markers such as ``<!-- bench:floor -->`` and ``<!-- /bench:floor -->``,
+``.bench/bench.json``, ``.bench/peers.json`` and, of the long plan, ``.bench/long/bench.json``,
+as far as they are there. Tables go between markers such as ``<!-- bench:floor -->`` and ``<!-- /bench:floor -->``,
 plots and the JSON beside the page. Whatever stands outside the markers stays as it is.
 """
 
@@ -19,7 +20,7 @@ from tests.bench.host import ROOT
 from tests.bench.peers import tables as peer_tables
 
 PAGE = ROOT / "docs" / "performance.md"
-_BLOCK = re.compile(r"(<!-- (bench|peers):([\w-]+) -->\n).*?(<!-- /\2:\3 -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (bench|peers|long):([\w-]+) -->\n).*?(<!-- /\2:\3 -->)", re.DOTALL)
 
 
 def blocks_of_bench(found: Mapping[str, Any], folder: str) -> dict[str, str]:
@@ -73,17 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     beside = given.page.with_suffix("")
     beside.mkdir(exist_ok=True)
     text = given.page.read_text(encoding="utf-8")
-    for kind, blocks, draw in (
-        ("bench", blocks_of_bench, plots.of_bench), ("peers", blocks_of_peers, plots.of_peers),
-    ):  # fmt: skip
-        file = given.results / f"{kind}.json"
+    for kind, name, blocks, draw in (
+        ("bench", "bench.json", blocks_of_bench, plots.of_bench),
+        ("peers", "peers.json", blocks_of_peers, plots.of_peers),
+        ("long", "long/bench.json", blocks_of_bench, plots.of_bench),
+    ):
+        file = given.results / name
         if not file.exists():
             continue
         found = json.loads(file.read_text(encoding="utf-8"))
-        text = filled(text, kind, blocks(found, beside.name))
-        for name, svg in draw(found).items() if plots.available() else ():
-            (beside / f"{name}.svg").write_text(svg, encoding="utf-8")
-        (beside / file.name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        below = beside / "long" if kind == "long" else beside
+        below.mkdir(exist_ok=True)
+        text = filled(text, kind, blocks(found, below.relative_to(beside.parent).as_posix()))
+        for drawn, svg in draw(found).items() if plots.available() else ():
+            (below / f"{drawn}.svg").write_text(svg, encoding="utf-8")
+        (below / file.name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     given.page.write_text(text, encoding="utf-8")
 
 
