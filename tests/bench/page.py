@@ -1,8 +1,9 @@
 """``python -m tests.bench.page``: put the results of runs into docs/performance.md.
 
 ``.bench/bench.json``, ``.bench/peers.json`` and, of the long plan, ``.bench/long/bench.json``,
-as far as they are there. Tables go between markers such as ``<!-- bench:floor -->`` and ``<!-- /bench:floor -->``,
-plots and the JSON beside the page. Whatever stands outside the markers stays as it is.
+as far as they are there. Tables go between markers such as ``<!-- bench:floor -->`` and
+``<!-- /bench:floor -->``, plots and the JSON beside the page. Whatever stands outside the
+markers stays as it is.
 """
 
 from __future__ import annotations

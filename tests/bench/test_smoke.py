@@ -128,6 +128,21 @@ def test_the_page_is_filled_between_its_markers_alone() -> None:
     assert page.filled(once, "bench", {"x": "new"}) == once
 
 
+def test_runs_of_both_plans_come_to_the_page(host: hosts.Host, tmp_path: Path) -> None:
+    book = Book(host.environment(asdict(SMOKE)), SMOKE.rounds)
+    PARTS["weight"](host, SMOKE, book)
+    book.close()
+    for folder in (tmp_path, tmp_path / "long"):
+        folder.mkdir(exist_ok=True)
+        (folder / "bench.json").write_text(json.dumps(results(book), default=str))
+    text = tmp_path / "page.md"
+    marks = [f"<!-- {of}:weight -->\n<!-- /{of}:weight -->\n" for of in ("bench", "long")]
+    text.write_text("".join(marks))
+    page.main(["--from", str(tmp_path), "--page", str(text)])
+    assert text.read_text().count("bytes") >= 2
+    assert (tmp_path / "page" / "long" / "bench.json").exists()
+
+
 def test_every_part_has_its_place_on_the_page() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     places = set(re.findall(r"<!-- bench:([\w-]+) -->", text))
