@@ -22,7 +22,7 @@ class Size:
 
     seconds: float = 1.0
     drain_seconds: float = 1.5
-    bulk: int = 10_000
+    bulk: int = 60_000
     idle_samples: int = 40
     half_seconds: float = 2.0
     pinned: int = 50_000
@@ -30,7 +30,7 @@ class Size:
 
 
 SMOKE = Size(0.3, 0.2, 500, 5, 0.3, 500, 3.0)
-LONG = Size(5.0, 5.0, 50_000, 100, 10.0, 1_000_000, 120.0)
+LONG = Size(5.0, 5.0, 200_000, 100, 10.0, 1_000_000, 120.0)
 
 
 def single(database: Database, size: Size, clients: int) -> float:

@@ -9,12 +9,13 @@ from common import BULK, Peer, main, payload
 
 from sokka_pg import ConnectionOptions, Sokka, WorkerOptions
 from sokka_pg.store_async import AsyncPgTaskStore
+from sokka_pg.worker.process import spare_collector
 
 
 class SokkaPeer(Peer):
     name = "sokka_pg"
     packages = ("sokka-pg", "psycopg")
-    setting = "100 slots, otherwise defaults; create_tasks_in_batches"
+    setting = "100 slots, otherwise defaults, uvloop; create_tasks_in_batches"
     source = "docs/performance.md"
     history = "every event of every task, in SQL"
     remaining = "select count(*) from sokka.tasks"
@@ -37,6 +38,7 @@ class SokkaPeer(Peer):
         await self.store.create_tasks_in_batches(specs, batch_size=BULK)
 
     async def work(self, slots: int | None) -> None:
+        spare_collector()  # as sokka worker does
         app = Sokka(self.url)
 
         @app.task(topic="bench")
