@@ -196,7 +196,10 @@ _IDLE = """
 """
 _READY = "select exists (select from sokka.tasks where status = 'starting' and topic = %(topic)s)"
 _EMPTY = "select not exists (select from sokka.tasks where topic = %(topic)s)"
+# From the first lease, which a task that was retried has among its past ones.
 _SECONDS = """
-    select greatest(extract(epoch from max(finished_at) - min(leased_at)), 0.001)
-      from sokka.finished_tasks where topic = %(topic)s and created_at >= %(since)s
+    select greatest(extract(epoch from max(f.finished_at) - least(min(f.leased_at), (
+               select min(p.leased_at) from sokka.past_leases p
+                where p.topic = %(topic)s and p.leased_at >= %(since)s))), 0.001)
+      from sokka.finished_tasks f where f.topic = %(topic)s and f.created_at >= %(since)s
 """

@@ -3,7 +3,8 @@
 ``.bench/bench.json``, ``.bench/peers.json`` and, of the long plan, ``.bench/long/bench.json``,
 as far as they are there. Tables go between markers such as ``<!-- bench:floor -->`` and
 ``<!-- /bench:floor -->``, plots and the JSON beside the page. Whatever stands outside the
-markers stays as it is.
+markers stays as it is; so do, after a run of some parts, the tables of the others and what
+is said of all.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 from tests.bench import plots, tables
 from tests.bench.__main__ import OUTPUT
 from tests.bench.host import ROOT
+from tests.bench.parts import PARTS
 from tests.bench.peers import tables as peer_tables
 
 PAGE = ROOT / "docs" / "performance.md"
+OF_ALL = ("environment", "targets")
 _BLOCK = re.compile(r"(<!-- (bench|peers|long):([\w-]+) -->\n).*?(<!-- /\2:\3 -->)", re.DOTALL)
 
 
@@ -43,6 +46,11 @@ def blocks_of_bench(found: Mapping[str, Any], folder: str) -> dict[str, str]:
             texts.append(tables.markdown(*tables.ratios(found, part)))
         blocks[slug] = "\n\n".join(texts)
     return blocks
+
+
+def is_whole(found: Mapping[str, Any]) -> bool:
+    """Whether a run had all parts."""
+    return set(PARTS) <= set(found.get("seconds", PARTS))
 
 
 def blocks_of_peers(found: Mapping[str, Any], folder: str) -> dict[str, str]:
@@ -86,10 +94,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
         below = beside / "long" if kind == "long" else beside
         below.mkdir(exist_ok=True)
-        text = filled(text, kind, blocks(found, below.relative_to(beside.parent).as_posix()))
+        some = kind == "bench" and not is_whole(found)
+        made = blocks(found, below.relative_to(beside.parent).as_posix())
+        if some:
+            made = {slug: block for slug, block in made.items() if slug not in OF_ALL}
+        text = filled(text, kind, made)
         for drawn, svg in draw(found).items() if plots.available() else ():
             (below / f"{drawn}.svg").write_text(svg, encoding="utf-8")
-        (below / file.name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        named = below / ("some-parts.json" if some else file.name)
+        named.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     given.page.write_text(text, encoding="utf-8")
 
 

@@ -136,11 +136,14 @@ def test_runs_of_both_plans_come_to_the_page(host: hosts.Host, tmp_path: Path) -
         folder.mkdir(exist_ok=True)
         (folder / "bench.json").write_text(json.dumps(results(book), default=str))
     text = tmp_path / "page.md"
-    marks = [f"<!-- {of}:weight -->\n<!-- /{of}:weight -->\n" for of in ("bench", "long")]
-    text.write_text("".join(marks))
+    names = ("bench:weight", "long:weight", "bench:targets", "long:targets")
+    text.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in names))
     page.main(["--from", str(tmp_path), "--page", str(text)])
     assert text.read_text().count("bytes") >= 2
     assert (tmp_path / "page" / "long" / "bench.json").exists()
+    # a run of some parts says nothing of all
+    assert "<!-- bench:targets -->\n<!-- /bench:targets -->" in text.read_text()
+    assert "<!-- long:targets -->\n<!-- /long:targets -->" not in text.read_text()
 
 
 def test_every_part_has_its_place_on_the_page() -> None:
