@@ -162,7 +162,7 @@ class Task(Generic[P, R]):
     ) -> BatchesCreated:
         """Create a task for each member: a mapping is its keyword arguments, a tuple its
         positional ones, anything else its only argument. Any number of them, from a
-        generator for example: a batch of 1,000 is one commit, and the next one is taken
+        generator for example: a batch of 4,000 is one commit, and the next one is taken
         while the server works on it. ``each`` is called with the ids of every batch.
 
         When a member is refused (BadArgument), those before it are stored; a note on the

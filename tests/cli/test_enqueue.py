@@ -189,32 +189,32 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_stored(
     sokka: Sokka, conn: psycopg.Connection, bad: bytes, rule: str
 ) -> None:
     good = b'{"data": 1}\n'
-    answer = sokka("enqueue", "mail", "--bulk", "-", given=good * 1_004 + bad + b"\n" + good)
+    answer = sokka("enqueue", "mail", "--bulk", "-", given=good * 4_004 + bad + b"\n" + good)
     assert answer.code == 2
-    assert answer.err.startswith(f"sokka: line 1005: {rule}"), answer.err
+    assert answer.err.startswith(f"sokka: line 4005: {rule}"), answer.err
     # A line that cannot be read is met before its batch goes, another with it.
     if "the lines before it are stored" in answer.err:
-        assert count(conn) == 1_004
+        assert count(conn) == 4_004
     else:
-        assert "nothing is stored from line 1001 on" in answer.err
-        assert count(conn) == 1_000
+        assert "nothing is stored from line 4001 on" in answer.err
+        assert count(conn) == 4_000
 
 
 def test_a_line_that_the_server_refuses_is_named_among_all_lines(
     sokka: Sokka, conn: psycopg.Connection
 ) -> None:
     sokka("enqueue", "mail", "--unique-key", "k")
-    lines = ["{}"] * 2_600
-    lines[1_234] = '{"unique_key": "k", "on_conflict": "error"}'
+    lines = ["{}"] * 5_600
+    lines[4_234] = '{"unique_key": "k", "on_conflict": "error"}'
     lines.insert(9, "")
     answer = sokka("enqueue", "mail", "--bulk", "-", "--json", given="\n".join(lines))
     assert answer.code == 1
     # The empty line counts as a line, though it is no task.
     said = answer.lines[-1]["error"]["message"]
-    assert said.startswith("line 1236: ")
-    assert "nothing is stored from line 1002 on" in said
-    assert [line["line"] for line in answer.lines[:-1]] == [*range(1, 10), *range(11, 1_002)]
-    assert count(conn) == 1_001
+    assert said.startswith("line 4236: ")
+    assert "nothing is stored from line 4002 on" in said
+    assert [line["line"] for line in answer.lines[:-1]] == [*range(1, 10), *range(11, 4_002)]
+    assert count(conn) == 4_001
 
 
 def test_a_line_whose_key_is_taken_is_named(sokka: Sokka, conn: psycopg.Connection) -> None:
