@@ -141,6 +141,32 @@ def test_the_body_of_an_older_release_may_go_on_over_a_migration(db: str) -> Non
         assert filled == [(0, False)]
 
 
+def test_what_the_bodies_of_the_release_before_call_is_there(empty_db: str) -> None:
+    """Calls under way end in those bodies. What nobody calls any more is dropped one
+    revision later."""
+
+    def signatures() -> set[str]:
+        with psycopg.connect(empty_db) as connection:
+            return {name for (name,) in connection.execute(
+                "select p.oid::regprocedure::text from pg_proc p"
+                " where p.pronamespace = 'sokka'::regnamespace"
+            )}  # fmt: skip
+
+    migrate.upgrade(empty_db, to="0003")
+    before = signatures()
+    migrate.upgrade(empty_db)
+    assert before <= signatures()
+
+
+def test_reserving_goes_on_in_the_body_of_the_release_before(db: str) -> None:
+    with psycopg.connect(db, autocommit=True) as connection:
+        connection.execute("select sokka.create_task('t'), sokka.create_task('t')")
+        found = connection.execute(
+            "select pid, attempt from sokka.reserve_batch(array['t'], null, 'w', 1, '1 s')"
+        ).fetchall()
+        assert found == [("w", 1)]
+
+
 def test_who_may_work_in_the_old_ways_may_in_the_new_ones(empty_db: str, producer: str) -> None:
     with psycopg.connect(empty_db, autocommit=True) as connection:
         connection.execute(

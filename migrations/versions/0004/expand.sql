@@ -1,7 +1,3 @@
--- Functions of the inside that are no more, or whose arguments or answers change: those are
--- made again below. Nobody has been granted them.
-drop function sokka.reserve_batch;
-
 -- Each statement that writes a task reads the conditions of its triggers from their text.
 create or replace trigger tasks_move before update of status, task_id, token on sokka.tasks
     for each row when (

@@ -86,6 +86,19 @@ begin
 end
 $$;
 
+-- reserve_batch: for a call that began before the migration to revision 0004: it goes on in
+-- its old body, which calls this. The revision after that may drop it.
+create function sokka.reserve_batch(
+    p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
+) returns setof sokka.leased_task
+language sql as $$
+    select e.task_id, e.task_group_id, e.topic, e.sub_topic, e.kind, e.data, e.headers, e.pid,
+           e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts, e.timeout,
+           e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at, e.priority,
+           e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
+      from sokka.exchange_leases(p_pid, null, null, null, null, p_topics, p_max, p_lease, p_limits) e
+$$;
+
 -- settle_and_reserve: exchange_leases with each lease as one value.
 -- Returns the verdicts (ord from 1, lease null), then one row for each leased task
 --         (verdict 'reserved', lease set).
