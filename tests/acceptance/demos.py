@@ -14,7 +14,11 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = "from sokka_pg.cli.main import run; run()"
+# A test that runs in the background of a shell has inherited that SIGINT is ignored.
+ENTRY = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from sokka_pg.cli.main import run; run()"
+)
 DEADLINE_S = 180.0
 _UNSET = {"HOME", "SOKKA_DATABASE_URL", "DATABASE_URL", "SOKKA_SCHEMA"}
 
