@@ -319,9 +319,7 @@ class Engine:
         else:
             self._hunger.hungry = True
             # an answer under way may have looked before the task was there
-            self._hunger.woken = isinstance(self._call, words.Exchange) or (
-                self._second is not None
-            )
+            self._hunger.woken = any(self._exchanges())
 
     # --- what follows -----------------------------------------------------
 
@@ -427,7 +425,6 @@ class Engine:
             yield self._call
         if self._second is not None:
             yield self._second
-
 
     def _wants_more(self, now: float) -> bool:
         return not self.stopping and self._wanted(now)[0] > 0

@@ -93,7 +93,7 @@ class Worker:
         )
         self._desk = Desk(
             self.pid, tuple(self.limits), self._lease, self._keeper, self.feed,
-            *(Link(database_url, schema, self._connections, self._call_bound()) for _ in "12"),
+            *(Link(database_url, schema, self._connections, self._call_bound()) for _ in range(2)),
         )
         self._inbox: list[words.Input] = []
         self._rest: list[words.Command] = []
