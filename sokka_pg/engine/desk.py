@@ -62,12 +62,13 @@ tasks a second without a second call, 34 k where it may bring 150, 36 k with 300
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """``limits``: slots by topic; ``slots``: in all. The rest are seconds,
-    except ``prefetch_most``, in tasks."""
+    except ``prefetch_most``, in tasks, and ``exchanges``: how many may be under way."""
 
     limits: Mapping[str, int]
     slots: int
     lease_s: float = 30.0
     prefetch_most: int = 1000
+    exchanges: int = 2
     poll_s: float = 1.0
     sweep_s: float = 1.0
     mark_s: float = 60.0
@@ -125,7 +126,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.slots = Slots(self.settings.limits, self.settings.slots)
-        self._in_twos = min(self.settings.slots, *self.settings.limits.values()) > 1
+        least = min(self.settings.slots, *self.settings.limits.values())
+        self._in_twos = self.settings.exchanges > 1 and least > 1
 
     @property
     def unsettled(self) -> int:

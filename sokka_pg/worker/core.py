@@ -134,7 +134,8 @@ class Worker:
     def _settings(self) -> EngineSettings:
         return EngineSettings(
             limits=self.limits, slots=self.slots, lease_s=self.options.seconds("lease"),
-            prefetch_most=self.options.prefetch, poll_s=self.options.seconds("poll"),
+            prefetch_most=self.options.prefetch, exchanges=self.options.calls,
+            poll_s=self.options.seconds("poll"),
             grace_s=self.options.seconds("grace"), mark_s=MARK.total_seconds(),
         )
 

@@ -29,6 +29,8 @@ class WorkerOptions:
     ``concurrency``: handlers at a time, in all; without it the sum of the
     topics' limits. ``prefetch``: tasks reserved ahead of free slots, at most; only for
     handlers that take milliseconds, and no more than about 8 MiB of payloads.
+    ``calls``: 1 or 2, how many to settle and reserve may be under way; the second, on a
+    connection of its own, only while there is much to do.
     ``poll``: how often an idle worker looks although nothing was notified; half as often
     while others sweep and it listens. ``startup``: how long it waits for a database that
     is not there yet. ``listen``: whether to be notified at all.
@@ -39,6 +41,7 @@ class WorkerOptions:
     grace: Duration = timedelta(seconds=30)
     concurrency: int | None = None
     prefetch: int = 1000
+    calls: int = 2
     poll: Duration = timedelta(seconds=1)
     startup: Duration = timedelta(seconds=60)
     listen: bool = True
@@ -57,6 +60,8 @@ class WorkerOptions:
         if self.concurrency is not None:
             _count("concurrency", self.concurrency, 1)
         _count("prefetch", self.prefetch, 0)
+        if type(self.calls) is not int or self.calls not in (1, 2):
+            raise BadArgument.of("calls", "1 or 2")
         return self
 
 

@@ -36,10 +36,12 @@ def test_a_late_urgent_task_waits_a_second_at_most(
     fill(fresh, "t", 100, priority=5)
     assert [lease.data for lease in take(fresh, ["t"], 10)] == list(range(10))
     late.connection.commit()
+    got = take(fresh, ["t"], 10)
     clock.advance("0.999 s")
-    take(fresh, ["t"], 10)
+    got += take(fresh, ["t"], 10)
     clock.advance("0.001 s")
-    assert "urgent" in {lease.data for lease in take(fresh, ["t"], 10)}
+    got += take(fresh, ["t"], 10)
+    assert "urgent" in {lease.data for lease in got}
 
 
 @pytest.mark.parametrize("claimers", [1, 3])
@@ -123,6 +125,39 @@ def test_more_topics_than_hints_fit_are_all_served(fresh: Queue, clock: Clock) -
         for number in range(40):
             assert len(take(fresh, [f"t{number}"], 1)) == 1
     assert take(fresh, [f"t{number}" for number in range(40)], 5) == []
+
+
+def hinted(queue: Queue, topic: str) -> bool:
+    return queue.value("select sokka.scan_hint(sokka.topic_hash(%s)) is not null", topic) is True
+
+
+def test_only_a_topic_with_more_than_was_wanted_is_remembered(fresh: Queue, clock: Clock) -> None:
+    clock.stop()
+    fill(fresh, "t", 5)
+    assert len(take(fresh, ["t"], 6)) == 5
+    assert not hinted(fresh, "t")
+    fill(fresh, "t", 5)
+    assert len(take(fresh, ["t"], 4)) == 4
+    assert hinted(fresh, "t")
+    assert len(take(fresh, ["t"], 4)) == 1
+    assert not hinted(fresh, "t"), "the whole topic was looked through, quickly"
+
+
+@pytest.mark.parametrize(("step", "noted"), [("2 ms", True), ("1 us", False)])
+def test_a_slow_claim_is_remembered_though_it_took_all(
+    fresh: Queue, step: str, noted: bool
+) -> None:
+    """By a clock that goes on at every glance."""
+    fill(fresh, "t", 2)
+    fresh.execute("create sequence glances")
+    fresh.execute("grant usage on sequence glances to public")
+    fresh.execute(
+        "create or replace function sokka.clock() returns timestamptz language sql volatile as"
+        f" $$ select timestamptz '2100-01-01' + nextval('public.glances') * interval '{step}' $$"
+    )
+    for _ in range(2):
+        take(fresh, ["t"], 4)
+        assert hinted(fresh, "t") == noted
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "{", "[1]", "7", "null", '"text"', '{"a": 1}'])

@@ -732,9 +732,11 @@ def test_large_results_go_in_calls_of_bounded_size_and_no_task_is_taken_meanwhil
     assert (settled, calls) == (20, 7)
 
 
-def many(slots: int = 1000, limits: dict[str, int] | None = None) -> tuple[Desk, list[LeasedTask]]:
+def many(
+    slots: int = 1000, limits: dict[str, int] | None = None, **settings: float
+) -> tuple[Desk, list[LeasedTask]]:
     """A worker of so many tasks and a free slot, and no more to come."""
-    it = desk(slots + 1, limits)
+    it = desk(slots + 1, limits, **settings)
     tasks = [leased() for _ in range(slots)]
     it.answer(tasks)
     return it, tasks
@@ -753,6 +755,16 @@ def test_a_second_exchange_goes_out_beside_the_first_when_many_have_ended() -> N
     assert second.second
     it.tell(*map(it.end, tasks[SECOND_MOST + 1 :]))
     assert not it.all(words.Exchange), "never a third"
+
+
+def test_a_worker_that_may_have_one_call_under_way_never_sends_a_second() -> None:
+    it, tasks = many(exchanges=1)
+    it.tell(it.end(tasks[0]))
+    assert len(it.only(words.Exchange).settlements) == 1
+    it.tell(*map(it.end, tasks[1:]))
+    assert not it.all(words.Exchange)
+    it.answer([], OK)
+    assert len(it.only(words.Exchange).settlements) > SECOND_MOST
 
 
 def test_the_two_answers_may_come_in_any_order() -> None:

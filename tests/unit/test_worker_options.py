@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sokka_pg import Sokka, TaskContext, WorkerOptions
-from sokka_pg.cli.worker import JsonLines, Lines, duration
+from sokka_pg.cli.worker import JsonLines, Lines, calls_of, duration
 from sokka_pg.engine.pace import Pace
 from sokka_pg.engine.strangers import Strangers
 from sokka_pg.errors import BadArgument, UsageError
@@ -45,6 +45,7 @@ def test_topics_that_cannot_be_meant_are_refused(topics: Any) -> None:
         ("lease", 0.1), ("lease", float("nan")), ("lease", "30s"), ("lease", -1), ("lease", True),
         ("grace", -1), ("poll", 0), ("startup", -1), ("concurrency", 0), ("concurrency", True),
         ("prefetch", -1), ("prefetch", 1.5),
+        ("calls", 0), ("calls", 3), ("calls", True),
     ],
 )
 def test_options_out_of_bounds_are_refused_by_name(name: str, value: Any) -> None:
@@ -174,3 +175,13 @@ def test_little_is_reserved_ahead_of_large_payloads() -> None:
     for _ in range(100):
         pace.weighed(100, 0)
     assert pace.prefetch(1.0, 500) == 500
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "calls"),
+    [(None, 1, 2), (None, 2, 2), (None, 3, 1), (2, 8, 2), (1, 1, 1)],
+)
+def test_many_processes_have_one_call_under_way_each(
+    asked: int | None, processes: int, calls: int
+) -> None:
+    assert calls_of(asked, processes) == calls

@@ -24,10 +24,18 @@ declare
 begin
     foreach v_topic in array p_topics loop
         if sokka.somebody_idle(v_topic) then
-            perform pg_notify('sokka', 't' || sokka.topic_hash(v_topic))
-               from sokka.settings s where s.notify;
+            perform sokka.tell_idle(v_topic);
         end if;
     end loop;
+end
+$$;
+
+-- tell_idle: notify those who sleep on a topic, unless the installation does without.
+create function sokka.tell_idle(p_topic text) returns void
+language plpgsql as $$
+begin
+    perform pg_notify('sokka', 't' || sokka.topic_hash(p_topic))
+       from sokka.settings s where s.notify;
 end
 $$;
 

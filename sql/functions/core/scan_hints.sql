@@ -34,3 +34,10 @@ begin
     perform set_config('skpg_hint.sokka', (v_hints || jsonb_build_object(p_key, p_hint))::text, false);
 end
 $$;
+
+create function sokka.drop_scan_hint(p_key text) returns void
+language plpgsql as $$
+begin
+    perform set_config('skpg_hint.sokka', (sokka.scan_hints() - p_key)::text, false);
+end
+$$;

@@ -15,15 +15,11 @@
 --   sequence's file           database and relation: dump, restore, template copy
 create function sokka.incarnation() returns text
 language plpgsql as $$
-declare
-    v_reset timestamptz;
 begin
-    if current_setting('server_version_num')::integer >= 150000 then
-        v_reset := pg_stat_get_bgwriter_stat_reset_time();
-    end if;
     return concat_ws(' ',
         extract(epoch from pg_postmaster_start_time()),
-        extract(epoch from v_reset),
+        extract(epoch from case when current_setting('server_version_num')::integer >= 150000
+            then pg_stat_get_bgwriter_stat_reset_time() end),
         substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
         pg_relation_filepath('sokka.token_seq'),
         'sokka.token_seq'::regclass::oid);
@@ -66,12 +62,20 @@ begin
 end
 $$;
 
+-- tokens_stand: whether the tokens can be trusted as they are.
+create function sokka.tokens_stand() returns boolean
+language plpgsql as $$
+begin
+    return hashtextextended(sokka.incarnation(), 0)
+        is not distinct from pg_sequence_last_value('sokka.incarnation_seq');
+end
+$$;
+
 -- trust_tokens: to be called after the row lock and before nextval.
 create function sokka.trust_tokens() returns void
 language plpgsql as $$
 begin
-    if sokka.incarnation_hash()
-       is distinct from pg_sequence_last_value('sokka.incarnation_seq') then
+    if not sokka.tokens_stand() then
         perform sokka.lift_tokens(false);
     end if;
 end

@@ -77,10 +77,10 @@ begin
                 t.parent_task_id, t.candidate, t.depth, true;
         -- As somebody_idle does it, in place.
         if not sokka.may_look_for_idle(p_topic) then
-            perform sokka.announce(array[p_topic]);
+            perform sokka.tell_idle(p_topic);
         elsif exists (select from sokka.idle_workers w
                        where w.topic = p_topic and w.idle_until > sokka.clock()) then
-            perform sokka.announce(array[p_topic]);
+            perform sokka.tell_idle(p_topic);
         end if;
         return;
     end if;

@@ -2,10 +2,11 @@
 --
 -- While another session holds an old snapshot, the index entries of tasks that
 -- have left 'starting' stay, and a claim that begins at the left end walks every
--- one of them (seen: 30 k tasks/s falling to 9.7 k/s over 100,000 tasks). So each
--- session remembers, per topic and priority, where its last claim stopped, and
--- starts after it (flat at 34 k/s). This is only a hint, kept in a setting of the
--- session: losing it costs time, never a task.
+-- one of them (seen: 30 k tasks/s falling to 9.7 k/s over 100,000 tasks). So where a
+-- claim left tasks behind, or its scan was slow, the session remembers, per topic and
+-- priority, where it stopped, and the next one starts after that (flat at 34 k/s). This
+-- is only a hint, kept in a setting of the session: losing it costs time, never a task.
+-- A topic that is served as fast as it fills has none: one scan, and nothing to note.
 --
 -- A task can become ready to the left of a hint: its transaction committed late.
 -- Therefore the scan starts from the left end again
@@ -18,9 +19,113 @@
 -- A topic's hint: {"p": positions by priority, "at": last full scan, "took": its
 -- seconds}, under the hash of the topic.
 
+-- claim: lock the next ready tasks of a topic that is not paused; where their rows are, in
+-- order. SKIP LOCKED passes by those that others are claiming.
+create function sokka.claim(p_topic text, p_max integer) returns tid[]
+language plpgsql
+set enable_seqscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    v_started constant timestamptz := sokka.clock();
+    v_places tid[];
+begin
+    if strpos(current_setting('skpg_hint.sokka', true), sokka.topic_hash(p_topic)) > 0 then
+        return sokka.claim_by_hint(p_topic, p_max);
+    end if;
+    select coalesce(array_agg(r.ctid), '{}') into v_places
+      from (select t.ctid from sokka.tasks t
+             where t.topic = p_topic and t.status = 'starting'
+               and (t.expires_at is null or t.expires_at > v_started)
+               and not exists (select from sokka.topics q
+                                where q.topic = p_topic and q.paused_at is not null)
+             order by t.priority, t.queue_pos
+             limit p_max
+               for update of t skip locked) r;
+    if cardinality(v_places) = p_max
+       or sokka.clock() - v_started >= interval '0.5 milliseconds' then
+        perform sokka.note_first_claim(p_topic, v_started, v_places[p_max]);
+    end if;
+    return v_places;
+end
+$$;
+
+-- note_first_claim: the hint after a claim that had none. p_last: where its last task is,
+-- if there may be more. Other priorities begin at the left end once more.
+create function sokka.note_first_claim(p_topic text, p_started timestamptz, p_last tid) returns void
+language plpgsql as $$
+declare
+    v_took constant interval := sokka.clock() - p_started;
+    v_positions bigint[] := array_fill(0::bigint, array[10]);
+    v_last record;
+begin
+    if p_last is not null then
+        select t.priority, t.queue_pos into v_last from sokka.tasks t where t.ctid = p_last;
+        v_positions[v_last.priority + 1] := v_last.queue_pos;
+    end if;
+    perform sokka.set_scan_hint(sokka.topic_hash(p_topic), jsonb_build_object(
+        'p', v_positions::text, 'at', date_part('epoch', p_started),
+        'took', sokka.noted_seconds(v_took, 0)));
+end
+$$;
+
+-- noted_seconds: how long a full scan took; at most twice what it was, so that one scan
+-- held up by a busy machine does not put off the next ones.
+create function sokka.noted_seconds(p_took interval, p_before double precision)
+returns double precision
+language sql immutable as $$
+    select least(date_part('epoch', p_took), 2 * greatest(p_before, 0.0005))
+$$;
+
+-- claim_by_hint: as claim, beginning where the hint says.
+create function sokka.claim_by_hint(p_topic text, p_max integer) returns tid[]
+language plpgsql as $$
+declare
+    v_key constant text := sokka.topic_hash(p_topic);
+    v_hint constant jsonb := sokka.scan_hint(v_key);
+    v_from_left constant bigint[] := array_fill(0::bigint, array[10]);
+    v_started timestamptz := sokka.clock();
+    v_now constant double precision := date_part('epoch', v_started);
+    v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
+    v_took double precision := coalesce((v_hint ->> 'took')::double precision, 0);
+    v_positions bigint[] := coalesce((v_hint ->> 'p')::bigint[], v_from_left);
+    v_ready record;
+    v_places tid[] := '{}';
+    v_full boolean := v_now - v_full_at >= greatest(1, 20 * v_took) or v_now < v_full_at;
+begin
+    if exists (select from sokka.topics q where q.topic = p_topic and q.paused_at is not null) then
+        return v_places;
+    end if;
+    if not v_full then
+        v_ready := sokka.lock_ready(p_topic, p_max, v_positions);
+        v_positions := v_ready.p_positions;
+        v_places := v_ready.places;
+        v_full := cardinality(v_places) < p_max
+            and (v_took < 0.002 or v_now - v_full_at >= 20 * v_took);
+    end if;
+    if v_full then
+        v_started := sokka.clock();
+        v_full_at := date_part('epoch', v_started);
+        v_ready := sokka.lock_ready(p_topic, p_max, v_from_left);
+        v_positions := v_ready.p_positions;
+        v_places := v_ready.places;
+        v_took := sokka.noted_seconds(sokka.clock() - v_started, v_took);
+        if cardinality(v_places) < p_max and v_took < 0.0005 then
+            perform sokka.drop_scan_hint(v_key);
+            return v_places;
+        end if;
+    end if;
+    perform sokka.set_scan_hint(v_key, jsonb_build_object(
+        'p', v_positions::text, 'at', v_full_at, 'took', v_took));
+    return v_places;
+end
+$$;
+
 -- lock_ready: lock up to p_max ready tasks after the given positions; where their rows
--- are, in order, and the positions to start after next time. SKIP LOCKED passes by those
--- that others are claiming.
+-- are, in order, and the positions to start after next time.
 create function sokka.lock_ready(
     p_topic text, p_max integer, inout p_positions bigint[], out places tid[]
 )
@@ -62,44 +167,6 @@ begin
 end
 $$;
 
--- claim: lock the next ready tasks of a topic; where their rows are, in order.
-create function sokka.claim(p_topic text, p_max integer) returns tid[]
-language plpgsql as $$
-declare
-    v_key constant text := sokka.topic_hash(p_topic);
-    v_hint constant jsonb := sokka.scan_hint(v_key);
-    v_from_left constant bigint[] := array_fill(0::bigint, array[10]);
-    v_now double precision := date_part('epoch', sokka.clock());
-    v_full_at double precision := coalesce((v_hint ->> 'at')::double precision, 0);
-    v_took double precision := coalesce((v_hint ->> 'took')::double precision, 0);
-    v_positions bigint[] := coalesce((v_hint ->> 'p')::bigint[], v_from_left);
-    v_ready record;
-    v_places tid[] := '{}';
-    v_full boolean := v_now - v_full_at >= greatest(1, 20 * v_took) or v_now < v_full_at;
-begin
-    if not v_full then
-        v_ready := sokka.lock_ready(p_topic, p_max, v_positions);
-        v_positions := v_ready.p_positions;
-        v_places := v_ready.places;
-        v_full := cardinality(v_places) < p_max
-            and (v_took < 0.002 or v_now - v_full_at >= 20 * v_took);
-    end if;
-    if v_full then
-        v_full_at := date_part('epoch', sokka.clock());
-        v_ready := sokka.lock_ready(p_topic, p_max, v_from_left);
-        v_positions := v_ready.p_positions;
-        v_places := v_ready.places;
-        -- At most twice what it was, so that one scan held up by a busy machine
-        -- does not put off the next ones.
-        v_took := least(date_part('epoch', sokka.clock()) - v_full_at,
-            2 * greatest(v_took, 0.0005));
-    end if;
-    perform sokka.set_scan_hint(v_key, jsonb_build_object(
-        'p', v_positions::text, 'at', v_full_at, 'took', v_took));
-    return v_places;
-end
-$$;
-
 -- payload_of: a payload that stands apart. A function, so that a grant without any
 -- does not open the partitions first (40 us a call).
 create function sokka.payload_of(p_task_id uuid, p_created_at timestamptz) returns jsonb
@@ -129,7 +196,9 @@ as $$
 declare
     v_now timestamptz;
 begin
-    perform sokka.trust_tokens();
+    if not sokka.tokens_stand() then
+        perform sokka.lift_tokens(false);
+    end if;
     v_now := sokka.clock();
     return query
         update sokka.tasks t
