@@ -40,7 +40,7 @@ grant execute on function
     :"schema".extend_lease, :"schema".renew_lease, :"schema".extend_leases,
     :"schema".release_lease, :"schema".terminate_task, :"schema".terminate_tasks,
     :"schema".fail_task, :"schema".retry_task, :"schema".snooze_task,
-    :"schema".settle_tasks, :"schema".settle_and_reserve, :"schema".exchange_leases,
+    :"schema".settle_tasks, :"schema".settle_and_reserve, :"schema".exchange_leases, :"schema".exchange_work,
     :"schema".report_progress, :"schema".save_checkpoint,
     :"schema".fan_out, :"schema".get_join, :"schema".join_results, :"schema".wait_for_task,
     :"schema".record_step, :"schema".list_steps,

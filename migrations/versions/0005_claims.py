@@ -17,6 +17,7 @@ BELOW: tuple[str, ...] = (
     "0003/functions/core/tokens.sql",
     "0004/functions/producers/create_task.sql",
     "0004/functions/workers/claim.sql",
+    "0004/functions/workers/reserve_tasks.sql",
     "0004/functions/workers/exchange_leases.sql",
 )
 """Files of the revisions below whose functions come back."""

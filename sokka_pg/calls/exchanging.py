@@ -1,4 +1,4 @@
-"""``exchange_leases`` as a worker sends it, many times a second.
+"""``exchange_work`` as a worker sends it, many times a second.
 
 What it shows was handed out by the database or made here, so it is not checked again.
 Leases stay as they came over the wire until somebody wants to know: a worker needs a
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from sokka_pg.calls import arguments
@@ -95,12 +95,15 @@ def _json(text: str | None) -> Json:
     return None if text is None else decode(text)
 
 
+Verdict: TypeAlias = tuple[str, dict[str, Json] | None]
+
+
 @dataclass(slots=True)
 class Exchanged:
     """The answer to ``exchange``: a verdict for each settlement, with its detail, and the
     leases in the order of the queue."""
 
-    verdicts: list[tuple[str, dict[str, Json] | None]]
+    verdicts: list[Verdict]
     grants: list[Grant]
 
 
@@ -114,20 +117,24 @@ def exchange(
     older: bool = False,
 ) -> Call[Exchanged]:
     """Settle these ``leases``, each by its verb and JSON text, and reserve. ``older``: by
-    the function that schemas before revision 0004 have."""
+    a function that schemas before revision 0005 have."""
     count = len(leases)
+    # null stands for none at all, and spares the database a look at each
+    some = count or older
     params = {
         "pid": pid,
-        "task_ids": plain_array_text([task_id.hex for task_id, _ in leases]),
-        "tokens": plain_array_text([token for _, token in leases]),
-        "verbs": plain_array_text(verbs),
-        # null stands for none at all, and spares the database a look at each
+        "task_ids": plain_array_text([task_id.hex for task_id, _ in leases]) if some else None,
+        "tokens": plain_array_text([token for _, token in leases]) if some else None,
+        "verbs": plain_array_text(verbs) if some else None,
         "args": array_text(args) if any(args) else None,
         **to_reserve,
     }
-    statement = _SETTLE_AND_RESERVE if older else _EXCHANGE
     # Ids and times cost a third of what they cost as text, there and here.
-    return Call(statement, params, lambda rows: _exchanged(rows, count), binary=True)
+    if older:
+        return Call(
+            _SETTLE_AND_RESERVE, params, lambda rows: _exchanged(rows, [_BUSY] * count), binary=True
+        )
+    return Call(_EXCHANGE, params, lambda rows: _exchanged_briefly(rows, count), binary=True)
 
 
 def reserving(
@@ -138,20 +145,31 @@ def reserving(
 
 
 _VERDICT = (column("ord"), column("verdict"), column("detail"))
-_EXCHANGE = Statement("exchange_leases", (*_VERDICT, *_grant_columns()), (*SETTLE, *WANTED))
+_EXCHANGE = Statement("exchange_work", (*_VERDICT, *_grant_columns()), (*SETTLE, *WANTED))
 _SETTLE_AND_RESERVE = Statement(
     "settle_and_reserve", (*_VERDICT, *_grant_columns("lease")), (*SETTLE, *WANTED)
 )
 _RESERVED = "reserved"
-_BUSY = ("55P03", None)
+_OK: Verdict = ("ok", None)
+_BUSY: Verdict = ("55P03", None)
 _by_token = attrgetter("token")
 
 
-def _exchanged(rows: Sequence[Sequence[Any]], count: int) -> Exchanged:
-    # Verdicts come first, in no order; a member without one is as good as busy.
-    verdicts: list[tuple[str, dict[str, Json] | None]] = [_BUSY] * count
+def _exchanged_briefly(rows: Sequence[Sequence[Any]], count: int) -> Exchanged:
+    # The first row counts those that were accepted; the others are told one by one. One of
+    # which nothing was said is as good as busy.
+    if not count:
+        return _exchanged(rows, [])
+    accepted = rows[0][0]
+    told = sum(verdict != _RESERVED for _, verdict, *_ in rows[1 : 1 + count - accepted])
+    found = _OK if accepted + told == count else _BUSY
+    return _exchanged(rows[1:], [found] * count)
+
+
+def _exchanged(rows: Sequence[Sequence[Any]], verdicts: list[Verdict]) -> Exchanged:
+    # Verdicts come first, in no order; these say what holds where none comes.
     told = 0
-    for told, (place, verdict, detail, *_) in enumerate(rows[:count], start=1):
+    for told, (place, verdict, detail, *_) in enumerate(rows[: len(verdicts)], start=1):
         if verdict == _RESERVED:
             told -= 1
             break

@@ -154,7 +154,7 @@ class Desk:
         except SokkaError as error:
             if self._older or not _forbidden(error):
                 raise
-            log.warning("this schema has not come to revision 0004 yet: %s", error)
+            log.warning("this schema has not come to revision 0005 yet: %s", error)
             self._older = True
         return await link.send(made(older=True))
 

@@ -38,6 +38,7 @@ MAY_CALL = {
         "reserve_task", "reserve_tasks", "acquire_lease", "extend_lease", "renew_lease",
         "extend_leases", "release_lease", "terminate_task", "terminate_tasks", "fail_task",
         "retry_task", "snooze_task", "settle_tasks", "settle_and_reserve", "exchange_leases",
+        "exchange_work",
         "report_progress",
         "save_checkpoint", "assert_lease", "advance_fence", "get_task", "mark_idle",
         "clear_idle", "look_for_work", "sweep", "prepare_partitions", "apply_retention",

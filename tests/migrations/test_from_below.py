@@ -174,7 +174,7 @@ def test_who_may_work_in_the_old_ways_may_in_the_new_ones(empty_db: str, produce
             f" to {producer}"
         )
     migrate.upgrade(empty_db)
-    assert {"exchange_leases", "look_for_work"} <= functions_of(empty_db, producer)
+    assert {"exchange_leases", "exchange_work", "look_for_work"} <= functions_of(empty_db, producer)
     migrate.downgrade(empty_db, to="0003")
     assert "settle_and_reserve" in functions_of(empty_db, producer)
 

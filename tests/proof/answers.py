@@ -35,6 +35,7 @@ NEVER_REFUSED = {
     "reserve_tasks",
     "settle_and_reserve",
     "exchange_leases",
+    "exchange_work",
     "sweep",
     "extend_leases",
     "terminate_tasks",

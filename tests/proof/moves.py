@@ -465,6 +465,11 @@ def exchange_leases(actor: Actor) -> Ask:
     return Ask("exchange_leases", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased)
 
 
+@move("worker", "batch", 3)
+def exchange_work(actor: Actor) -> Ask:
+    return Ask("exchange_work", _verbs(actor, _members(actor)) | _reserve(actor), actor.leased)
+
+
 @move("worker", "schedule", 4)
 def due_schedules(actor: Actor) -> Ask:
     def learn(rows: Rows) -> None:

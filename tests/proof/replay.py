@@ -13,14 +13,15 @@ from .history import Call, Change, Fault, History, Image
 Broken = Iterator[tuple[str, str]]
 
 UNTIL_TOLD = 7968 * 365 * 86_400_000_000  # about: what lies beyond waits for other tasks
-SWEEPERS = {"sweep", "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases"}
-GRANTERS = {
+RESERVERS = {
     "reserve_task",
     "reserve_tasks",
     "settle_and_reserve",
     "exchange_leases",
-    "acquire_lease",
+    "exchange_work",
 }
+SWEEPERS = {"sweep"} | RESERVERS
+GRANTERS = {"acquire_lease"} | RESERVERS
 CREATORS = {"create_task", "create_tasks", "fan_out", "fire_schedules", "resubmit_task"}
 KEEPERS = {"extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint"}
 SINGLE = {

@@ -16,6 +16,8 @@ from typing import Any
 
 import psycopg
 
+from tests.brief import spelled_out
+
 from . import witness
 from .checker import check, shortest
 from .history import FAIL, INFO, OK, Call, Change, Fault, History, Tick, Transaction
@@ -78,6 +80,8 @@ class Stage:
         return row[0] if row else None
 
     def clear(self) -> None:
+        for wire in self.wires:
+            wire.leave()
         self.observer.execute("select proof.forget()")
         # Where rows lie decides in which order a statement meets them.
         for _ in range(1000):
@@ -345,6 +349,8 @@ class Simulation:
     def _enter(self, call: Call, answer: Answer) -> None:
         call.ended, call.clock_ended = self.step, self.world.clock
         call.rows = answer.rows
+        if call.function == "exchange_work":
+            call.rows = spelled_out(answer.rows, call.arguments["task_ids"])
         call.sqlstate, call.detail = answer.sqlstate, answer.detail or answer.message
         call.outcome = FAIL if answer.sqlstate else OK
 
@@ -378,6 +384,7 @@ class Simulation:
             "settle_tasks",
             "settle_and_reserve",
             "exchange_leases",
+            "exchange_work",
         ):
             player.fences = []
 

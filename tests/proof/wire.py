@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 DEADLINE_S = 30.0
 # Nobody waits on the wall's clock: the simulator ends waits, by cancelling them.
@@ -78,6 +78,11 @@ class Wire:
         self.send(text)
         assert self.answered(DEADLINE_S), f"no answer within {DEADLINE_S} s: {text}"
         return self.answer()
+
+    def leave(self) -> None:
+        """Give up whatever a play that broke off has left: it would hold up the next one."""
+        if self.busy or self._pg.transaction_status != TransactionStatus.IDLE:
+            self.reopen()
 
     def reopen(self) -> None:
         """After the server ended the session."""

@@ -24,7 +24,7 @@ INVOKERS = {"guard_table", "unguard_table"}
 VERBS = {
     *LEASE_VERBS, *INVOKERS, "create_task", "create_tasks", "create_tasks_like", "reserve_task",
     "reserve_tasks", "acquire_lease", "extend_leases", "terminate_tasks", "settle_tasks",
-    "settle_and_reserve", "exchange_leases",
+    "settle_and_reserve", "exchange_leases", "exchange_work",
     "advance_fence", "revoke_lease", "cancel_task", "resubmit_task", "pause_topic", "resume_topic",
     "set_topic", "raise_token_epoch", "get_task", "list_tasks", "list_leased_tasks", "list_group",
     "sweep", "look_for_work", "mark_idle", "clear_idle", "prepare_partitions", "apply_retention",

@@ -1,24 +1,27 @@
-"""settle_tasks, exchange_leases and settle_and_reserve: each member by its own verb, one
-commit for all."""
+"""settle_tasks, exchange_work and its other forms: each member by its own verb, one commit
+for all."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.brief import spelled_out
 from tests.sql import states
 from tests.sql.calling import Queue, Row
 from tests.sql.states import ERROR, WRONG_STATES, Claim
 
 LEASE = {
     "settle_and_reserve": "to_jsonb(r.lease)",
-    "exchange_leases": """
+    **dict.fromkeys(("exchange_leases", "exchange_work"), """
         case when r.verdict = 'reserved' then to_jsonb(r) - array['ord', 'verdict', 'detail'] end
-    """,
-}
-"""Two forms of one answer: a lease as a value, or as columns."""
+    """),
+}  # fmt: skip
+"""Forms of one answer: a lease as a value, or as columns; a row for each settlement, or one
+for those of which there is nothing to say."""
 SETTLED = """
     select r.ord, r.task_id, r.verdict, r.detail, {lease} as lease
       from sokka.{function}(%(pid)s, %(ids)s, %(tokens)s, %(verbs)s, %(args)s,
@@ -56,7 +59,41 @@ def both(request: pytest.FixtureRequest) -> str:
 def exchange(queue: Queue, function: str, **given: Any) -> list[Row]:
     names = ("pid", "ids", "tokens", "verbs", "args", "topics", "max", "lease", "limits")
     query = SETTLED.format(function=function, lease=LEASE[function])
-    return queue.rows(query, dict.fromkeys(names) | {"pid": "w1"} | given)
+    rows = queue.rows(query, dict.fromkeys(names) | {"pid": "w1"} | given)
+    if function != "exchange_work":
+        return rows
+    told = spelled_out([vars(row) for row in rows], given.get("ids") or [])
+    return [Row(**{"lease": None} | row) for row in told]
+
+
+def test_what_was_accepted_and_needs_no_word_is_counted(queue: Queue, topic: str) -> None:
+    claims = [states.running(queue) for _ in range(4)]
+    stale = replace(states.running(queue), token=1)
+    members = [claims[0], stale, *claims[1:], claims[1]]
+    verbs = ["terminate"] * 6
+    for last, told in (("terminate", 4), ("release", 3)):
+        with queue.connection.transaction(force_rollback=True):
+            verbs[4] = last
+            rows = queue.rows(
+                "select ord, verdict, detail ->> 'status' as status from sokka.exchange_work("
+                "'w1', %s, %s, %s, null, array[%s], 0)",
+                ([c.task_id for c in members], [c.token for c in members], verbs, topic),
+            )  # fmt: skip
+            assert (rows[0].ord, rows[0].verdict, rows[0].status) == (told, "settled", None)
+            others = {row.ord: (row.verdict, row.status) for row in rows[1:]}
+            expected = {2: ("SK005", "running"), 6: ("SK002", "terminated")}
+            if last == "release":
+                expected[5] = ("ok", "starting")
+            assert others == expected
+
+
+def test_of_an_empty_half_nothing_is_said(queue: Queue, topic: str) -> None:
+    settled = queue.rows(
+        "select ord, verdict from sokka.exchange_work('w1', '{}', '{}', '{}', null, array[%s], 1)",
+        (topic,),
+    )
+    assert [(row.ord, row.verdict) for row in settled] == [(0, "settled")]
+    assert exchange(queue, "exchange_work", topics=[topic], max=1) == []
 
 
 def test_each_member_is_settled_by_its_own_verb(queue: Queue) -> None:

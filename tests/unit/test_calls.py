@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from sokka_pg import calls
-from sokka_pg.calls import arguments, statement
+from sokka_pg.calls import Grant, arguments, statement
 from sokka_pg.calls.repeating import MOST_CONFLICTS, Tries
 from sokka_pg.errors import (
     AlreadyDone,
@@ -497,3 +497,34 @@ def test_every_store_has_the_verbs_of_the_protocol_with_the_same_signatures(othe
         assert signature(offered[name]) == signature(function), name
         is_async = inspect.iscoroutinefunction(offered[name])
         assert is_async == other.__name__.startswith("Async"), name
+
+
+def reserved(token: int) -> tuple[Any, ...]:
+    fields = {"token": token}
+    return (None, "reserved", None, *(fields.get(name) for name in Grant._fields))
+
+
+SETTLED: list[tuple[str, list[tuple[Any, ...]], list[str]]] = [
+    ("all", [(3, "settled", None)], ["ok", "ok", "ok"]),
+    ("one not", [(2, "settled", None), (2, "SK005", {})], ["ok", "SK005", "ok"]),
+    ("none", [(0, "settled", None), (3, "a", {}), (1, "b", {}), (2, "c", {})], ["b", "c", "a"]),
+    ("too few told", [(1, "settled", None), (2, "SK005", {})], ["55P03", "SK005", "55P03"]),
+    ("nothing told", [(0, "settled", None)], ["55P03"] * 3),
+]
+
+
+@pytest.mark.parametrize("grants", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("rows", "verdicts"), [case[1:] for case in SETTLED], ids=[case[0] for case in SETTLED]
+)
+def test_settlements_of_which_nothing_is_said_were_accepted_if_the_count_says_so(
+    rows: list[tuple[Any, ...]], verdicts: list[str], grants: int
+) -> None:
+    call = calls.exchange(
+        "w", [(UUID(int=n), n) for n in range(3)], ["terminate"] * 3, [None] * 3, {}
+    )
+    nulls = (None,) * len(Grant._fields)
+    answer = [row + nulls for row in rows] + [reserved(n) for n in reversed(range(grants))]
+    found = call.decode(answer)
+    assert [verdict for verdict, _ in found.verdicts] == verdicts
+    assert [grant.token for grant in found.grants] == [*range(grants)]

@@ -91,7 +91,7 @@ begin
                e.pid, e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts,
                e.timeout, e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at,
                e.priority, e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
-          from sokka.exchange_leases(p_pid, null, null, null, null, p_topics, p_max_tasks,
+          from sokka.exchange_work(p_pid, null, null, null, null, p_topics, p_max_tasks,
                    p_lease, p_limits) e;
 end
 $$;

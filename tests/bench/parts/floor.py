@@ -52,7 +52,7 @@ select count(*) from sokka.terminate_tasks('bench', :ids::uuid[], :tokens::bigin
 _OURS_ONE = """
 select coalesce(array_agg(r.task_id) filter (where r.verdict = 'reserved'), '{{}}') as ids,
        coalesce(array_agg(r.token) filter (where r.verdict = 'reserved'), '{{}}') as tokens
-  from sokka.exchange_leases('bench', :ids::uuid[], :tokens::bigint[],
+  from sokka.exchange_work('bench', :ids::uuid[], :tokens::bigint[],
            array_fill('terminate'::text, array[cardinality(:ids::uuid[])]), null,
            array['floor'], {batch}) r \\gset
 """
@@ -89,7 +89,7 @@ def _fill_ours(site: Site, count: int) -> None:
 
 
 FLOOR, FLOOR_ONE = "bare rows, claim, then delete", "bare rows, delete and claim in one statement"
-TWO, ONE = "reserve_tasks, then terminate_tasks", "exchange_leases"
+TWO, ONE = "reserve_tasks, then terminate_tasks", "exchange_work"
 _WAYS = (
     _Way(FLOOR, _BARE_TWO, _fill_bare, chained=False),
     _Way(FLOOR_ONE, _BARE_ONE, _fill_bare, chained=True),

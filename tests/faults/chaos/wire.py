@@ -15,7 +15,8 @@ _ENCRYPTION = (80877103, 80877104)
 _HEAD_BYTES = 4096
 # What commits by itself or by its name, so that a lost answer leaves a client in doubt.
 SETTLING = re.compile(
-    rb"\b(commit|settle_tasks|settle_and_reserve|exchange_leases|terminate_tasks?|fail_task|retry_task"
+    rb"\b(commit|settle_tasks|settle_and_reserve|exchange_(leases|work)|terminate_tasks?|fail_task"
+    rb"|retry_task"
     rb"|snooze_task|release_lease|save_checkpoint|report_progress|record_step|extend_leases?"
     rb"|create_tasks?|fan_out)\b", re.IGNORECASE,
 )

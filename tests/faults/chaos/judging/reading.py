@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from tests.brief import spelled_out
 from tests.faults.chaos.words import FAIL, INFO, OK, Act, Call, Transaction
 
 NEVER = 1 << 62
@@ -32,11 +33,13 @@ VERBS = {
     "revoke_lease": "revoke", "cancel_task": "cancel",
 }  # fmt: skip
 GRANTERS = {
-    "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases", "acquire_lease",
+    "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases", "exchange_work",
+    "acquire_lease",
 }  # fmt: skip
-SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases"}
+SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases", "exchange_work"}
 SWEEPERS = {
     "sweep", "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases",
+    "exchange_work",
 }  # fmt: skip
 CREATORS = {
     "create_task", "create_tasks", "fan_out", "fire_schedules", "trigger_schedule", "resubmit_task",
@@ -198,7 +201,8 @@ def _members(base: Word, call: Call) -> Iterator[Word]:
     verbs = array(said.get("verbs")) or [VERBS.get(call.function, "")] * len(ids)
     heard = call.outcome == OK
     # in any order where a position comes with them, else in that of the members
-    rows = {row.get("ord") or n: row for n, row in enumerate(call.rows, 1)} if heard else {}
+    answers = enumerate(spelled_out(call.rows, ids), 1)
+    rows = {row.get("ord") or n: row for n, row in answers} if heard else {}
     for place, (task, token, verb) in enumerate(zip(ids, tokens, verbs, strict=True), start=1):
         row = rows.get(place, {})
         detail = row.get("detail") if isinstance(row.get("detail"), dict) else None

@@ -20,7 +20,7 @@ from tests.proof.replay import UNTIL_TOLD, WAITING, leaving_first
 KEEPERS = {
     "extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint",
 }  # fmt: skip
-SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases"}
+SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases", "exchange_work"}
 SLEEPERS = {"snooze_task", "retry_task", "wait_for_task"} | SETTLERS
 ENDERS = {"terminate_task", "terminate_tasks"} | SETTLERS
 FAILERS = {"fail_task", "retry_task"} | SETTLERS
