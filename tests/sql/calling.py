@@ -134,6 +134,30 @@ class Queue:
             assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {query} {params}"
             time.sleep(0.002)
 
+    def updates(self, table: str) -> tuple[int, int]:
+        """How many updates of a table its database has seen, and how many of them were HOT."""
+        if self.connection.info.server_version >= 150000:
+            self.value("select pg_stat_force_next_flush()")
+        else:
+            self._wait_to_be_counted()
+        (found,) = self.rows(
+            "select n_tup_upd as updates, n_tup_hot_upd as hot from pg_stat_user_tables"
+            " where relid = %s::regclass",
+            (table,),
+        )
+        return found.updates, found.hot
+
+    def _wait_to_be_counted(self) -> None:
+        # PostgreSQL 14 has nothing that forces it. A session's counts arrive in the order
+        # in which it used the tables: once a new table's are there, all others' are.
+        self.execute("create temp table last_counted (a int)")
+        self.execute("insert into last_counted values (1)")
+        self.until(
+            "select n_tup_ins = 1 from pg_stat_user_tables"
+            " where relid = 'pg_temp.last_counted'::regclass"
+        )
+        self.execute("drop table last_counted")
+
     def until_expired(self, task_id: UUID) -> None:
         self.until(
             "select lease_expires_at <= sokka.clock() from sokka.tasks where task_id = %s", task_id
