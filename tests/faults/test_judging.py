@@ -340,6 +340,27 @@ def a_sleeper_is_woken_before_the_child_is_final(m: Making, wrong: bool) -> None
     m.change(6, "sweep", status="starting")
 
 
+@breaks("P1")
+def a_cancel_wakes_one_who_does_not_wait_for_that_task(m: Making, wrong: bool) -> None:
+    running(m)
+    verb, asked = "wait_for_task", {"waits_for": CHILD}
+    if wrong:
+        verb, asked = "snooze_task", {"snooze": "1"}
+    m.owner(verb, 2, rows=[m.outcome("snoozed")], **asked)
+    waits_for = None if wrong else CHILD
+    m.change(
+        2, verb, status="snoozed", attempt=0, waits_for=waits_for, run_at=us(3), **GIVEN_UP
+    )  # fmt: skip
+    parent = m.row
+    m.made(3, CHILD)
+    m.call(
+        "cancel_task", 4, rows=[m.outcome("failed") | {"outcome": "cancelled"}], task_id=CHILD
+    )  # fmt: skip
+    m.end(4, "cancel_task", status="failed", code="cancelled")
+    m.row = parent
+    m.change(4, "cancel_task", same=True, status="starting", waits_for=None)
+
+
 @breaks("I16")
 def a_handler_gets_an_old_checkpoint(m: Making, wrong: bool) -> None:
     running(m)

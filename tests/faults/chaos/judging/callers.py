@@ -113,9 +113,9 @@ def _explained(change: Change, heard: list[Word], unheard: list[Word], calls: Op
     if _is_grant(change):
         return True  # granted_to_nobody() looks at them all
     if function in ("revoke_lease", "cancel_task"):
-        return _operated(change, heard, unheard) or (
-            bool(old.get("parent") or old.get("is_join")) and calls.any_at(change)
-        )
+        # An end by a cancel reaches what stands below, the join, and who waits for it.
+        related = old.get("parent") or old.get("is_join") or old.get("waits_for")
+        return _operated(change, heard, unheard) or (bool(related) and calls.any_at(change))
     if old["status"] == "running":
         if new is not None and new["cancel"] != old["cancel"]:
             return bool(old.get("parent")) and calls.any_at(change)
