@@ -177,6 +177,9 @@ class Wakeup:
                     pgconn.consume_input()
                 while (notice := pgconn.notifies()) is not None:
                     self._note(notice.extra.decode("utf-8", "replace"))
+                # uvloop tells of a socket in error once, and no more until it is asked anew
+                loop.remove_reader(socket)
+                loop.add_reader(socket, take_in)
             except psycopg.Error as error:
                 loop.remove_reader(socket)
                 if not broken.done():
@@ -184,7 +187,6 @@ class Wakeup:
             self._tell()
 
         socket = pgconn.socket
-        loop.add_reader(socket, take_in)
         try:
             take_in(consume=False)  # what came along with an answer
             await broken

@@ -89,11 +89,17 @@ class Link:
 
     @contextmanager
     def _cut_after(self, connection: AsyncConnection[Any]) -> Iterator[None]:
-        timer = asyncio.get_running_loop().call_later(self._most_s, shut, connection)
+        timer = asyncio.get_running_loop().call_later(self._most_s, self._cut, connection)
         try:
             yield
         finally:
             timer.cancel()
+
+    def _cut(self, connection: AsyncConnection[Any]) -> None:
+        shut(connection)
+        if self._wire is not None and self._wire.connection is connection:
+            # a socket that is in error already may tell nobody that it was shut
+            self._wire.give_up(f"no answer within {self._most_s:g} s")
 
 
 async def send_on(wire: Wire, call: Call[T]) -> T:

@@ -123,8 +123,16 @@ class Wire:
                     self._done(self._last)
                     return
                 self._last = result
+            # uvloop tells of a socket in error once, and no more until it is asked anew. This
+            # may have been that once, and what was read is what had come before the error.
+            self._loop.remove_reader(self._socket)
+            self._loop.add_reader(self._socket, self._readable)
         except psycopg.Error as error:
             self._broke(error)
+
+    def give_up(self, why: str) -> None:
+        """Whoever waits for an answer gets an error now."""
+        self._broke(psycopg.OperationalError(why))
 
     def _writable(self) -> None:
         try:

@@ -101,6 +101,21 @@ async def test_a_server_that_hangs_up_is_found_out_and_left(
     assert link.connects == 3
 
 
+async def test_a_call_that_takes_too_long_ends_though_the_socket_tells_nothing(
+    db: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that was in error before it was shut."""
+    link = Link(db, "sokka", ConnectionOptions(application_name="desk"), 0.3)
+    await link.send(reserve("t"))
+    monkeypatch.setattr(module, "shut", lambda connection: None)
+    with conn.transaction():
+        conn.execute("lock table sokka.tasks in access exclusive mode")
+        async with asyncio.timeout(20):
+            with pytest.raises(DatabaseUnavailable, match="no answer within"):
+                await link.send(reserve("t"))
+    await link.close()
+
+
 @pytest.mark.parametrize(
     "options", [ConnectionOptions(pooler=True), ConnectionOptions(prepare_threshold=None)]
 )
@@ -130,8 +145,36 @@ class Libpq:
         return self.results.pop() if self.results else None
 
 
+class TellsOnce:
+    """A loop that tells of a socket in error once, and no more until it is asked anew."""
+
+    def __init__(self) -> None:
+        self.tells = False
+        self.asked = True
+
+    def remove_reader(self, socket: int) -> None:
+        self.asked = False
+
+    def add_reader(self, socket: int, callback: object) -> None:
+        # who is there already is only replaced by another
+        self.tells = self.tells or not self.asked
+        self.asked = True
+
+
+async def test_after_a_part_of_an_answer_the_loop_is_asked_anew() -> None:
+    """An end that came along with that part is not told of again."""
+    wire = Wire.__new__(Wire)
+    wire._pgconn = Libpq()  # type: ignore[assignment]
+    wire._loop = loop = TellsOnce()  # type: ignore[assignment]
+    wire._socket = 3
+    wire._answer, wire._last = asyncio.get_running_loop().create_future(), None
+    wire._readable()
+    assert (wire._answer.done(), loop.tells) == (False, True)
+
+
 async def test_the_loop_goes_on_between_the_rows_and_their_commit() -> None:
     wire = Wire.__new__(Wire)
+    wire._loop, wire._socket = TellsOnce(), 3  # type: ignore[assignment]
     wire._pgconn = libpq = Libpq()  # type: ignore[assignment]
     wire._answer, wire._last = asyncio.get_running_loop().create_future(), None
     wire._readable()
