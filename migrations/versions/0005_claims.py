@@ -24,7 +24,9 @@ BELOW: tuple[str, ...] = (
 
 
 def upgrade() -> None:
-    hosting.load_revision(op.get_context(), Path(__file__).with_name(revision), replacing=True)
+    hosting.load_revision(
+        op.get_context(), Path(__file__).with_name(revision), replacing=True, locking=()
+    )
 
 
 def downgrade() -> None:
