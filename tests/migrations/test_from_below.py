@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from sokka_pg import Sokka, WorkerOptions, migrate
 from sokka_pg.errors import SokkaError
+from sokka_pg.migrate import Run
 
 FIRST, SECOND = "0001", "0002"
 
@@ -201,3 +203,12 @@ async def test_a_worker_serves_a_schema_that_has_not_been_migrated_yet(empty_db:
         found = connection.execute("select count(*) from sokka.finished_tasks").fetchone()
     assert sorted(ran) == [0, 1, 2]
     assert found == (3,)
+
+
+def test_a_revision_of_functions_alone_waits_for_nobody_who_reads(empty_db: str) -> None:
+    """One that locked all there is never came to its turn among busy workers."""
+    migrate.upgrade(empty_db, to="0004")
+    with psycopg.connect(empty_db) as reader:
+        reader.execute("select from sokka.tasks, sokka.topics, sokka.live_leases")
+        migrate.upgrade(empty_db, to="0005", run=Run(patience=timedelta(seconds=5)))
+        migrate.downgrade(empty_db, to="0004", run=Run(patience=timedelta(seconds=5)))
