@@ -195,6 +195,16 @@ class Clock:
         return self._queue.value("select sokka.clock()")
 
 
+def go_on_at_every_glance(queue: Queue, step: str) -> None:
+    """From now on the database's clock goes on by this much whenever somebody looks at it."""
+    queue.execute("create sequence glances")
+    queue.execute("grant usage on sequence glances to public")
+    queue.execute(
+        "create or replace function sokka.clock() returns timestamptz language sql volatile as"
+        f" $$ select timestamptz '2100-01-01' + nextval('public.glances') * interval '{step}' $$"
+    )
+
+
 def topic() -> str:
     """A topic that no other test uses."""
     return f"topic {uuid4()}"

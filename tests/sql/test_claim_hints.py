@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.sql.calling import Clock, Queue
+from tests.sql.calling import Clock, Queue, go_on_at_every_glance
 from tests.sql.test_reserve import fill, take
 
 Another = Callable[..., Queue]
@@ -34,14 +34,15 @@ def test_a_late_urgent_task_waits_a_second_at_most(
     late = another(autocommit=False)
     late.create("t", data=Jsonb("urgent"), priority=0)
     fill(fresh, "t", 100, priority=5)
-    assert [lease.data for lease in take(fresh, ["t"], 10)] == list(range(10))
+    # The second claim goes by the hint of the first, and finds the other priorities empty.
+    for first in (0, 10):
+        got = [lease.data for lease in take(fresh, ["t"], 10)]
+        assert got == list(range(first, first + 10))
     late.connection.commit()
-    got = take(fresh, ["t"], 10)
     clock.advance("0.999 s")
-    got += take(fresh, ["t"], 10)
+    take(fresh, ["t"], 10)
     clock.advance("0.001 s")
-    got += take(fresh, ["t"], 10)
-    assert "urgent" in {lease.data for lease in got}
+    assert "urgent" in {lease.data for lease in take(fresh, ["t"], 10)}
 
 
 @pytest.mark.parametrize("claimers", [1, 3])
@@ -147,14 +148,8 @@ def test_only_a_topic_with_more_than_was_wanted_is_remembered(fresh: Queue, cloc
 def test_a_slow_claim_is_remembered_though_it_took_all(
     fresh: Queue, step: str, noted: bool
 ) -> None:
-    """By a clock that goes on at every glance."""
     fill(fresh, "t", 2)
-    fresh.execute("create sequence glances")
-    fresh.execute("grant usage on sequence glances to public")
-    fresh.execute(
-        "create or replace function sokka.clock() returns timestamptz language sql volatile as"
-        f" $$ select timestamptz '2100-01-01' + nextval('public.glances') * interval '{step}' $$"
-    )
+    go_on_at_every_glance(fresh, step)
     for _ in range(2):
         take(fresh, ["t"], 4)
         assert hinted(fresh, "t") == noted

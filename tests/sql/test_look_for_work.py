@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sql import states
-from tests.sql.calling import Clock, Queue, Row
+from tests.sql.calling import Clock, Queue, Row, go_on_at_every_glance
 from tests.sql.test_reserve import fill, take
 
 Another = Callable[..., Queue]
@@ -90,13 +90,7 @@ def test_a_long_time_without_a_sweep_may_be_named(swept: Queue, within: str) -> 
 def test_a_look_that_was_slow_is_noted_and_a_quick_one_is_not(
     swept: Queue, step: str, noted: bool
 ) -> None:
-    """By a clock that goes on at every glance."""
-    swept.execute("create sequence glances")
-    swept.execute("grant usage on sequence glances to public")
-    swept.execute(
-        "create or replace function sokka.clock() returns timestamptz language sql volatile as"
-        f" $$ select timestamptz '2100-01-01' + nextval('public.glances') * interval '{step}' $$"
-    )
+    go_on_at_every_glance(swept, step)
     assert not look(swept).ready
     key = swept.value("select sokka.topic_hash('t')")
     assert (swept.value("select sokka.scan_hint(%s) ->> 'took'", key) is not None) == noted

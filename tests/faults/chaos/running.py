@@ -17,10 +17,10 @@ from tests.faults.chaos import effects, keeping, recorder
 from tests.faults.chaos.drain import LIMIT_S, drain
 from tests.faults.chaos.faults import Fault, fault
 from tests.faults.chaos.judging import witness
-from tests.faults.chaos.judging.reading import GRANTERS
 from tests.faults.chaos.plan import ActPlan
 from tests.faults.chaos.scene import Scene, offset_us
 from tests.faults.chaos.words import INFO, OK, Act, Bite, Life
+from tests.proof.replay import GRANTERS
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from tests.faults.chaos.judging.reading import (
     ENDINGS,
     NEVER,
     SETTLERS,
-    SWEEPERS,
     VERBS,
     Reading,
     Word,
@@ -23,6 +22,7 @@ from tests.faults.chaos.judging.reading import (
 )  # fmt: skip
 from tests.faults.chaos.judging.rules import Fault
 from tests.faults.chaos.words import FAIL, INFO, Change
+from tests.proof.replay import SWEEPERS
 
 Said = tuple[str, str, int]
 

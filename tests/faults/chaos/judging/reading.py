@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.brief import spelled_out
 from tests.faults.chaos.words import FAIL, INFO, OK, Act, Call, Transaction
+from tests.proof.replay import GRANTERS
 
 NEVER = 1 << 62
 # How far the clocks of a process and of the server may be apart, offset and all. They are
@@ -32,15 +33,7 @@ VERBS = {
     "terminate_task": "terminate", "terminate_tasks": "terminate", "fail_task": "fail",
     "revoke_lease": "revoke", "cancel_task": "cancel",
 }  # fmt: skip
-GRANTERS = {
-    "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases", "exchange_work",
-    "acquire_lease",
-}  # fmt: skip
 SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases", "exchange_work"}
-SWEEPERS = {
-    "sweep", "reserve_task", "reserve_tasks", "settle_and_reserve", "exchange_leases",
-    "exchange_work",
-}  # fmt: skip
 CREATORS = {
     "create_task", "create_tasks", "fan_out", "fire_schedules", "trigger_schedule", "resubmit_task",
 }  # fmt: skip

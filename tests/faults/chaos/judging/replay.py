@@ -12,15 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
-from tests.faults.chaos.judging.reading import CREATORS, GRANTERS, SWEEPERS
+from tests.faults.chaos.judging.reading import CREATORS, SETTLERS
 from tests.faults.chaos.judging.rules import Broken, Fault
 from tests.faults.chaos.words import Change, Image
-from tests.proof.replay import UNTIL_TOLD, WAITING, leaving_first
+from tests.proof.replay import (
+    GRANTERS,
+    KEEPERS,
+    SWEEPERS,
+    UNTIL_TOLD,
+    WAITING,
+    leaving_first,
+)
 
-KEEPERS = {
-    "extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint",
-}  # fmt: skip
-SETTLERS = {"settle_tasks", "settle_and_reserve", "exchange_leases", "exchange_work"}
 SLEEPERS = {"snooze_task", "retry_task", "wait_for_task"} | SETTLERS
 ENDERS = {"terminate_task", "terminate_tasks"} | SETTLERS
 FAILERS = {"fail_task", "retry_task"} | SETTLERS
