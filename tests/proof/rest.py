@@ -22,7 +22,8 @@ def check(history: History) -> Iterator[Fault]:
 
 def fences(history: History) -> Iterator[Fault]:
     """From the first write under a fence to the end of its transaction nobody else ends
-    that lease; and at the first write it was the current one."""
+    that lease; and at the first write it was the current one, or had been until the writing
+    transaction itself ended it or took the next."""
     last = {c.xid: c.pos for c in history.changes}
     first: dict[tuple[str, str, str, int], Change] = {}
     for change in history.changes:
@@ -31,20 +32,20 @@ def fences(history: History) -> Iterator[Fault]:
             first.setdefault((change.xid, row["what"], row["id"], row["token"]), change)
     for (xid, what, name, token), note in first.items():
         source = "tasks" if what == "lease" else "locks"
-        current = None
+        current: list[int | None] = [None]
         for change in history.changes:
             if change.source != source or change.id != name:
                 continue
             if change.pos < note.pos:
-                current = change.new["token"] if change.new else None
+                left = change.new["token"] if change.new else None
+                current = [*current, left] if change.xid == xid else [left]
             elif change.pos < last[xid] and change.xid != xid and not _keeps(change, token):
                 yield Fault(
                     "F1", f"{what} {name}", "taken over while its fence was open", change.pos
                 )
-        if current != token:
-            yield Fault(
-                "F2", f"{what} {name}", f"written under {token}, but {current} is current", note.pos
-            )
+        if token not in current:
+            message = f"written under {token}, but {current[-1]} is current"
+            yield Fault("F2", f"{what} {name}", message, note.pos)
 
 
 def _keeps(change: Change, token: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.proof import rest
 from tests.proof.checker import check, story
 from tests.proof.history import FAIL, INFO, OK, Call, Change, History
 from tests.proof.wire import Json
@@ -179,6 +180,22 @@ def test_a_live_lease_that_is_taken_back_is_seen(writing: Writing) -> None:
     writing.call("sweep", 9, max_tasks=1)
     writing.change(9, status="starting", token=None, pid=None, until=None, losses=1)
     assert "I1" in writing.rules()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["its own transaction", "another"])
+def test_a_write_under_a_token_that_is_not_current_is_seen(own: bool) -> None:
+    """A transaction that holds the fence of a lock which is over may take the lock anew."""
+    history = History()
+
+    def add(xid: str, source: str, old: Any, new: Any) -> None:
+        pos = len(history.changes) + 1
+        history.changes.append(Change(pos, pos, xid, 1, None, source, old, new))
+
+    first = {"id": "x", "owner": "w1", "token": 7, "until": 1}
+    add("1", "locks", None, first)
+    add("2" if own else "3", "locks", first, first | {"token": 8, "until": 9})
+    add("2", "note", None, {"id": "x", "what": "lock", "token": 7})
+    assert {fault.rule for fault in rest.fences(history)} == (set() if own else {"F2"})
 
 
 def test_a_change_that_no_call_made_is_seen(writing: Writing) -> None:
