@@ -41,6 +41,7 @@ class Mutant:
 
 LOCKS = "functions/core/locks.sql"
 MOVES = "functions/core/moves.sql"
+TOGETHER = "functions/workers/settle_together.sql"
 SWEEP = "functions/maintenance/sweep.sql"
 FIRE = "functions/schedules/fire_schedules.sql"
 TRY = "functions/locks/try_lock.sql"
@@ -70,6 +71,36 @@ MUTANTS = (
                 " and t.token = m.token\n           and t.pid = p_pid and t.status = 'running'",
                 " and t.status = 'running'",
             ),
+        ),
+        seed=1000,
+    ),
+    Mutant(
+        "a batch fails and puts to sleep by any token",
+        TOGETHER,
+        "batches",
+        (
+            (
+                " and t.token = m.token\n"
+                "                   and t.pid = p_pid and t.status = 'running'",
+                " and t.status = 'running'",
+            ),
+        ),
+        seed=1000,
+    ),
+    Mutant(
+        "a batch fails and puts to sleep after the lease",
+        TOGETHER,
+        "batches",
+        (
+            (
+                "where u.wait is not null and t.lease_expires_at > v_now;",
+                "where u.wait is not null;",
+            ),
+            (
+                "u.place and u.wait is not null and t.lease_expires_at > v_now",
+                "u.place and u.wait is not null",
+            ),
+            ("where u.wait is null and t.lease_expires_at > v_now;", "where u.wait is null;"),
         ),
         seed=1000,
     ),

@@ -6,8 +6,9 @@ $$;
 
 -- The moves that verbs share. The rows are locked FOR UPDATE and judged before.
 
--- finish_tasks: move tasks to their final record. p_results maps ids to results.
--- p_owned: the lease stays on the record, as the one under which it ended.
+-- finish_rows: move tasks to their final record. p_results and p_errors map ids to results
+-- and errors; p_error is that of all. p_owned: the lease stays on the record, as the one
+-- under which it ended.
 -- p_failures: how many the end adds to the task's failures. p_advance: also see to the
 -- joins and children of those tasks; otherwise the inbox has it. p_related: whether there
 -- may be a join among them, or a task that stands below another. p_rows: where the rows
@@ -16,10 +17,10 @@ $$;
 --
 -- First the record, then the delete: as one statement all columns went through a
 -- temporary store on their way (1 us a row).
-create function sokka.finish_tasks(
-    p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_now timestamptz,
-    p_owned boolean, p_failures integer default 0, p_advance boolean default true,
-    p_related boolean default true, p_rows tid[] default null
+create function sokka.finish_rows(
+    p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_errors jsonb,
+    p_now timestamptz, p_owned boolean, p_failures integer, p_advance boolean,
+    p_related boolean, p_rows tid[]
 ) returns void
 language plpgsql
 -- A session that planned the look at watched_tasks while that was empty would read all
@@ -60,8 +61,8 @@ begin
         data_aside, is_join, p_status, topic, sub_topic, kind, case when p_owned then token end,
         case when p_owned then reserved_seq end, leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
         cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, parent_task_id,
-        candidate, unique_key, cancel_reason, retry, headers, p_error, progress, data, checkpoint,
-        case when p_results is not null then p_results -> task_id::text end
+        candidate, unique_key, cancel_reason, retry, headers, coalesce(p_error, p_errors -> task_id::text), progress, data,
+        checkpoint, case when p_results is not null then p_results -> task_id::text end
       from sokka.tasks t where t.ctid = any (v_rows);
     delete from sokka.tasks t where t.ctid = any (v_rows);
     if v_parents is not null then
@@ -76,6 +77,19 @@ begin
     if exists (select from sokka.watched_tasks w where w.task_id = any (p_task_ids)) then
         perform sokka.tell_watchers(p_task_ids);
     end if;
+end
+$$;
+
+-- finish_tasks: as finish_rows, with one error for all of them.
+create function sokka.finish_tasks(
+    p_task_ids uuid[], p_status text, p_results jsonb, p_error jsonb, p_now timestamptz,
+    p_owned boolean, p_failures integer default 0, p_advance boolean default true,
+    p_related boolean default true, p_rows tid[] default null
+) returns void
+language plpgsql as $$
+begin
+    perform sokka.finish_rows(p_task_ids, p_status, p_results, p_error, null, p_now, p_owned,
+        p_failures, p_advance, p_related, p_rows);
 end
 $$;
 

@@ -39,7 +39,7 @@ end
 $$;
 
 -- reserve_batch: for a call that began before the migration to revision 0004: it goes on in
--- its old body, which calls this. The revision after that may drop it.
+-- its old body, which calls this. A later revision may drop it: no call lasts so long.
 create function sokka.reserve_batch(
     p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
 ) returns setof sokka.leased_task

@@ -95,8 +95,7 @@ begin
         v_ended := sokka.end_leases(p_pid, p_task_ids, p_tokens, p_args, null);
         accepted := cardinality(v_ended.ords);
         if accepted < cardinality(p_task_ids) then
-            others := array(select v from sokka.judge_missed(p_pid, p_task_ids, p_tokens,
-                array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o),
+            others := array(select v from sokka.judge_missed(p_pid, p_task_ids, p_tokens, null,
                 v_ended.ords, v_ended.ended_at) v);
         end if;
     else

@@ -1,6 +1,7 @@
 -- judge_missed: why members of a batch are not among those done: one row for each,
 -- with the SQLSTATE of the refusal and how the task stands; 55P03 where only
--- somebody else's lock stood in the way, which is no loss.
+-- somebody else's lock stood in the way, which is no loss. p_ords: their positions (null:
+-- from 1).
 create function sokka.judge_missed(
     p_pid text, p_task_ids uuid[], p_tokens bigint[], p_ords bigint[], p_done bigint[],
     p_now timestamptz
@@ -10,14 +11,18 @@ set enable_seqscan = off
 set jit = off
 as $$
 declare
+    v_ords bigint[] := p_ords;
     -- By position: searching an array for each member would be quadratic.
     v_done boolean[];
     v_ord bigint;
 begin
-    if cardinality(p_done) = cardinality(p_ords) then
+    if cardinality(p_done) = cardinality(p_task_ids) then
         return;
     end if;
-    v_done := array_fill(false, array[(select max(o)::integer from unnest(p_ords) o)]);
+    if v_ords is null then
+        v_ords := array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o);
+    end if;
+    v_done := array_fill(false, array[(select max(o)::integer from unnest(v_ords) o)]);
     foreach v_ord in array p_done loop
         v_done[v_ord] := true;
     end loop;
@@ -34,7 +39,7 @@ begin
                         'error_code', f.error ->> 'code', 'expected', m.expected) end
           from (select u.ord, u.task_id, u.token,
                        jsonb_build_object('pid', p_pid, 'token', u.token) as expected
-                  from unnest(p_ords, p_task_ids, p_tokens) u (ord, task_id, token)
+                  from unnest(v_ords, p_task_ids, p_tokens) u (ord, task_id, token)
                  where not v_done[u.ord::integer]) m
           left join lateral (
             select k.task_id, k as task from sokka.locked_task k
@@ -90,14 +95,13 @@ as $$
 #variable_conflict use_column
 declare
     v_lease constant interval := sokka.checked_lease('lease', p_lease);
-    v_all constant bigint[] := array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o);
     v_now timestamptz;
     v_locked uuid[];
     v_ords bigint[];
 begin
     perform sokka.check_batch(p_pid, p_task_ids, p_tokens);
     select array_agg(l.task_id), array_agg(m.ord) into v_locked, v_ords
-      from (select u.* from unnest(p_task_ids, p_tokens, v_all) u (task_id, token, ord)
+      from (select u.* from unnest(p_task_ids, p_tokens) with ordinality u (task_id, token, ord)
              order by u.task_id) m
      cross join lateral (
         select t.task_id from sokka.tasks t
@@ -125,6 +129,6 @@ begin
               from sokka.tasks k where k.task_id = p_task_ids[o::integer] offset 0) t;
     return query
         select v.ord, v.task_id, v.verdict, null::timestamptz, null::boolean
-          from sokka.judge_missed(p_pid, p_task_ids, p_tokens, v_all, v_ords, v_now) v;
+          from sokka.judge_missed(p_pid, p_task_ids, p_tokens, null, v_ords, v_now) v;
 end
 $$;

@@ -96,6 +96,35 @@ begin
 end
 $$;
 
+-- settle_failures: end members of a batch by other verbs than terminate: together what can
+-- be, the rest one by one.
+create function sokka.settle_failures(
+    p_pid text, p_task_ids uuid[], p_tokens bigint[], p_verbs text[], p_args jsonb[], p_ords bigint[]
+) returns setof sokka.verdict
+language plpgsql as $$
+declare
+    v_verdict sokka.verdict;
+    -- By position: searching an array for each member would be quadratic.
+    v_done boolean[] := array_fill(false, array[(select max(o)::integer from unnest(p_ords) o)]);
+    v_left record;
+begin
+    for v_verdict in select * from sokka.settle_together(
+            p_pid, p_task_ids, p_tokens, p_verbs, p_args, p_ords) loop
+        v_done[v_verdict.ord] := true;
+        return next v_verdict;
+    end loop;
+    select array_agg(m.task_id) as task_ids, array_agg(m.token) as tokens, array_agg(m.verb) as verbs,
+           array_agg(m.arg) as args, array_agg(m.ord) as ords
+      into v_left
+      from unnest(p_ords, p_task_ids, p_tokens, p_verbs, p_args) m (ord, task_id, token, verb, arg)
+     where not v_done[m.ord::integer];
+    if v_left.ords is not null then
+        return query select * from sokka.settle_others(p_pid, v_left.task_ids, v_left.tokens,
+            v_left.verbs, v_left.args, v_left.ords);
+    end if;
+end
+$$;
+
 create function sokka.settle_batch(
     p_pid text, p_task_ids uuid[], p_tokens bigint[], p_verbs text[], p_args jsonb[]
 ) returns setof sokka.verdict
@@ -118,7 +147,7 @@ begin
             return query select * from sokka.terminate_batch(
                 p_pid, v_part.task_ids, v_part.tokens, v_part.args, v_part.ords);
         else
-            return query select * from sokka.settle_others(p_pid, v_part.task_ids,
+            return query select * from sokka.settle_failures(p_pid, v_part.task_ids,
                 v_part.tokens, v_part.verbs, v_part.args, v_part.ords);
         end if;
     end loop;

@@ -68,8 +68,8 @@ begin
          where u.expires_at > ended_at;
     end if;
     if task_ids <> '{}' then
-        perform sokka.finish_tasks(task_ids, 'terminated', v_results, null, ended_at, true,
-            p_related => v_related, p_rows => v_rows);
+        perform sokka.finish_rows(task_ids, 'terminated', v_results, null, null, ended_at, true,
+            0, true, v_related, v_rows);
     end if;
 end
 $$;
@@ -84,11 +84,8 @@ declare
 begin
     return query select m.ord, m.task_id, 'ok', null::jsonb
                    from unnest(v_ended.task_ids, v_ended.ords) m (task_id, ord);
-    if cardinality(v_ended.ords) < cardinality(p_task_ids) then
-        return query select * from sokka.judge_missed(p_pid, p_task_ids, p_tokens, coalesce(p_ords,
-            array(select o from generate_series(1::bigint, cardinality(p_task_ids)) o)),
-            v_ended.ords, v_ended.ended_at);
-    end if;
+    return query select * from sokka.judge_missed(
+        p_pid, p_task_ids, p_tokens, p_ords, v_ended.ords, v_ended.ended_at);
 end
 $$;
 
