@@ -15,9 +15,11 @@ from __future__ import annotations
 import json
 import math
 import traceback
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
+from types import CodeType, TracebackType
 from typing import Any
 
 from sokka_pg.errors import BadArgument
@@ -181,8 +183,7 @@ def error_object(
         "type": _type_name(error),
     }
     if trace and error.__traceback__ is not None:
-        frames = traceback.format_tb(error.__traceback__, -_TRACE_FRAMES)
-        found["traceback"] = clean_text("".join(frames)[-MESSAGE_LIMIT:])
+        found["traceback"] = _trace_text(error.__traceback__)
     return fit_error(found)
 
 
@@ -215,7 +216,34 @@ def fit_error(error: Mapping[str, Json]) -> dict[str, Json]:
     return found
 
 
+def _trace_text(trace: TracebackType) -> str:
+    """The last frames of a traceback. Handlers that fail do so in few places, and to write
+    one out takes half of the time that a failed attempt takes here."""
+    last: deque[tuple[CodeType, int]] = deque(maxlen=_TRACE_FRAMES)
+    step: TracebackType | None = trace
+    while step is not None:
+        last.append((step.tb_frame.f_code, step.tb_lasti))
+        step = step.tb_next
+    # By identity: code that is alike may come from another file.
+    place = tuple((id(code), instruction) for code, instruction in last)
+    known = _traces.get(place)
+    if known is None:
+        frames = traceback.format_tb(trace, -_TRACE_FRAMES)
+        text = clean_text("".join(frames)[-MESSAGE_LIMIT:])
+        if len(_traces) >= _MOST_TRACES:
+            _traces.clear()
+        known = _traces[place] = text, tuple(code for code, _ in last)
+    return known[0]
+
+
+_MOST_TRACES = 256
+_traces: dict[tuple[tuple[int, int], ...], tuple[str, tuple[CodeType, ...]]] = {}
+"""Texts by place, and the code of their frames, whose ids are not given to others then."""
+
+
 def _fits(found: Mapping[str, Json]) -> bool:
+    if len(found) <= 4 and all(_is_short(key, value) for key, value in found.items()):
+        return True
     try:
         encode(found, "error", SMALL_LIMIT)
     except BadArgument as refused:
@@ -223,6 +251,13 @@ def _fits(found: Mapping[str, Json]) -> bool:
             raise
         return False
     return True
+
+
+def _is_short(key: str, value: Json) -> bool:
+    # Cleaned text, of which no character takes more than six bytes; four of these fit.
+    if type(key) is not str or type(value) is not str:
+        return False
+    return key.isascii() and key.isidentifier() and len(key) < 200 and len(value) < 2_500
 
 
 def _within(text: Encoded, argument: str, limit: int) -> Encoded:

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import json
 import math
+import traceback
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -225,6 +226,53 @@ def test_any_exception_becomes_an_error_object_that_can_be_stored(error: Excepti
     assert found["code"] == "error"
     assert "raise error" in found["traceback"]
     assert len(found["message"]) <= payload.MESSAGE_LIMIT
+
+
+def _fails(where: int) -> None:
+    if where == 0:
+        raise ValueError("first")
+    if where == 1:
+        raise ValueError("second")
+    _fails(where - 2) if where < 60 else _fails(where - 1)
+
+
+def test_the_traceback_is_that_of_its_own_place_also_where_one_was_written_before() -> None:
+    # twice as many places as are kept, each twice
+    for where in [0, 1, 2, 3, 57, 59, 300, *range(60, 60 + 2 * payload._MOST_TRACES)] * 2:
+        try:
+            _fails(where)
+        except ValueError as error:
+            frames = traceback.format_tb(error.__traceback__, -20)
+            assert payload.error_object(error)["traceback"] == "".join(frames)[-8_000:]
+    assert 0 < len(payload._traces) <= payload._MOST_TRACES
+
+
+def test_code_that_is_alike_in_two_files_is_told_apart() -> None:
+    for file in ("one.py", "two.py") * 2:
+        try:
+            exec(compile("raise ValueError", file, "exec"), {})
+        except ValueError as error:
+            assert f'File "{file}"' in payload.error_object(error)["traceback"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "a", "message": "\x01" * 2_499, "type": "\x01" * 2_499, "x": "\x01" * 2_499},
+        {"code": "a", **{f"key{n}": "\x01" * 2_400 for n in range(9)}},
+        {"code": "a", "k\x00": "b"},
+        {"code": "a", "\udc80": "b"},
+        {"code": "a", "message": "", "k": "\udc80\x00"},
+        {"code": "a", "k" * 70_000: "b"},
+    ],
+    ids=["long", "many", "NUL in a key", "half a pair in a key", "mended", "long key"],
+)
+def test_what_fit_error_lets_through_can_be_stored(error: dict[str, Any]) -> None:
+    try:
+        fitted = payload.fit_error(error)
+    except BadArgument:
+        return
+    payload.encode(fitted, "error", payload.SMALL_LIMIT)
 
 
 def test_an_interrupt_is_not_swallowed_by_reading_an_error() -> None:
