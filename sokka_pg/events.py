@@ -8,7 +8,8 @@ An observer is any object with ``notice(event)``. It is called on a thread of
 its own, never by a handler or by the worker's loop: an observer that is slow
 loses events (counted), one that raises is silenced, and neither slows or
 breaks a run. The observers of one worker share that thread, so a slow one also
-holds up the others.
+holds up the others. One that has an attribute ``ignores``, a set of kinds of events,
+need not be told of those: where nobody wants a kind, there may be none of it.
 
 A `Companion` is an observer that goes along as well: what traces need.
 """
@@ -346,6 +347,20 @@ def _log_raised(observer: object, exc: BaseException) -> None:
     )
 
 
+GATHER_S = 0.02
+
+
+def _ignored_by_all(observers: Iterable[Observer]) -> frozenset[type[Event]]:
+    ignored: list[frozenset[type[Event]]] = []
+    for observer in observers:
+        try:
+            ignored.append(frozenset(getattr(observer, "ignores", ())))
+        except Exception as exc:
+            _complain(observer, exc)
+            return frozenset()
+    return frozenset.intersection(*ignored) if ignored else frozenset()
+
+
 class EventFeed:
     """Hands events to observers from a thread of its own.
 
@@ -357,13 +372,19 @@ class EventFeed:
         self.observers: tuple[Observer, ...] = tuple(observers)
         self.companions = companions_of(self.observers)
         self.wanted = bool(self.observers)
+        self._ignored = _ignored_by_all(self.observers)
         self.dropped = 0
         self._limit = limit
         self._waiting: deque[Event] = deque()
         self._news = threading.Condition()
         self._closed = False
+        self._gathering = False
         self._silenced: set[int] = set()
         self._thread: threading.Thread | None = None
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether somebody wants events of this kind."""
+        return self.wanted and kind not in self._ignored
 
     def emit(self, *events: Event) -> None:
         """Queue events; returns at once and never raises."""
@@ -383,7 +404,8 @@ class EventFeed:
                     target=self._deliver, name="sokka-events", daemon=True
                 )
                 self._thread.start()
-            self._news.notify()
+            if not self._gathering:
+                self._news.notify()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Deliver what waits, for at most ``timeout_s``, and stop."""
@@ -404,6 +426,15 @@ class EventFeed:
             for event in batch:
                 for observer in self.observers:
                     self._tell(observer, event)
+            self._gather()
+
+    def _gather(self) -> None:
+        """Let some events come together: each time that this thread is woken the worker's
+        loop waits for it."""
+        with self._news:
+            self._gathering = not self._closed
+            self._news.wait_for(lambda: self._closed, GATHER_S)
+            self._gathering = False
 
     def _tell(self, observer: Observer, event: Event) -> None:
         try:

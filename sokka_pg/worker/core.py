@@ -76,6 +76,7 @@ class Worker:
         self.pid = pid or new_pid()
         self.registry = registry
         self.feed = EventFeed(observers)
+        self._tells_starts = self.feed.wants(events.Started)
         self._beside = beside
         self._stores, self._url, self._schema = stores, database_url, schema
         self._connections = connections or ConnectionOptions()
@@ -271,7 +272,7 @@ class Worker:
 
     def _obey(self, command: words.Command) -> None:
         if isinstance(command, words.Run):
-            if self.feed.wanted:
+            if self._tells_starts:
                 self.feed.emit(narrate.about(events.Started, command.task))
             self._runner.start(cast(Grant, command.task).read())
         elif isinstance(command, words.Forget):

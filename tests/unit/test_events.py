@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
 
-from sokka_pg.events import Event, EventFeed, Swept
+from sokka_pg.events import Event, EventFeed, Extended, Swept
 
 
 class Keeps:
@@ -81,3 +82,48 @@ def test_without_observers_no_thread_is_started() -> None:
     feed.emit(swept(1))
     assert threading.active_count() == before
     assert not feed.wanted
+
+
+class Ignores(Keeps):
+    def __init__(self, *kinds: Any) -> None:
+        super().__init__()
+        self.ignores = kinds
+
+
+class Hostile(Keeps):
+    @property
+    def ignores(self) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("observers", "wanted"),
+    [
+        ([], False),
+        ([Keeps()], True),
+        ([Ignores(Swept)], False),
+        ([Ignores(Swept), Ignores(Extended, Swept)], False),
+        ([Ignores(Swept), Ignores(Extended)], True),
+        ([Ignores(Swept), Keeps()], True),
+        ([Ignores(Swept), Hostile()], True),
+        ([Ignores(["no kind"])], True),
+    ],
+    ids=["nobody", "all", "one", "both", "each another", "one of two", "raises", "nonsense"],
+)
+def test_a_kind_is_wanted_unless_all_ignore_it(observers: list[Any], wanted: bool) -> None:
+    feed = EventFeed(observers)
+    assert feed.wants(Swept) == wanted
+    assert feed.wanted == bool(observers)
+
+
+def test_events_that_come_while_others_gather_are_delivered_too() -> None:
+    keeps = Keeps()
+    feed = EventFeed([keeps])
+    for n in range(200):
+        feed.emit(swept(n))
+        if n % 20 == 0:
+            deadline = time.monotonic() + 20
+            while len(keeps.events) <= n and time.monotonic() < deadline:
+                time.sleep(0.001)
+    feed.close()
+    assert keeps.events == [swept(n) for n in range(200)]
