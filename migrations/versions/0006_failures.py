@@ -1,4 +1,4 @@
-"""Failures, retries and snoozes of a batch by one statement for all of them."""
+"""Failures of a batch by one statement for all; workers get what there is, unswept."""
 
 from pathlib import Path
 
@@ -13,10 +13,13 @@ depends_on = None
 
 BELOW: tuple[str, ...] = (
     "0003/functions/core/moves.sql",
+    "0005/functions/workers/reserve_tasks.sql",
     "0003/functions/workers/extend_leases.sql",
     "0004/functions/workers/terminate_task.sql",
     "0004/functions/workers/settle.sql",
     "0005/functions/workers/exchange_work.sql",
+    "0005/functions/workers/exchange_leases.sql",
+    "0004/functions/workers/look_for_work.sql",
 )
 """Files of the revisions below whose functions come back."""
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.sql import states
 from tests.sql.calling import Clock, Queue, Row, go_on_at_every_glance
@@ -94,6 +96,21 @@ def test_a_look_that_was_slow_is_noted_and_a_quick_one_is_not(
     assert not look(swept).ready
     key = swept.value("select sokka.topic_hash('t')")
     assert (swept.value("select sokka.scan_hint(%s) ->> 'took'", key) is not None) == noted
+
+
+def test_a_sweep_that_was_slow_makes_no_look_slow(swept: Queue, clock: Clock) -> None:
+    """The hints of sweeps stand beside those of topics."""
+    clock.stop()  # no look takes any time
+    swept.execute("select sokka.set_scan_hint('wake', '{\"at\": 1, \"from\": 2, \"took\": 9}')")
+    with swept.connection.transaction(force_rollback=True):
+        swept.execute("alter function sokka.sees_ready rename to closed")
+        assert not look(swept).ready
+    slow = Jsonb({"p": "{0,0,0,0,0,0,0,0,0,0}", "at": 1, "took": 9})
+    swept.execute("select sokka.set_scan_hint(sokka.topic_hash('t'), %s)", slow)
+    with swept.connection.transaction(force_rollback=True):
+        swept.execute("alter function sokka.sees_ready rename to closed")
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            look(swept)
 
 
 def test_a_paused_topic_shows_nothing_and_hides_no_other(swept: Queue) -> None:

@@ -156,6 +156,41 @@ def test_a_limit_holds_over_the_sweep_that_a_short_reserve_makes(fresh: Queue) -
     assert len(take(fresh, ["t"], 10, limits=[1])) == 1
 
 
+@pytest.mark.parametrize("topics", [["due"], ["due", "other"]], ids=["one", "several"])
+@pytest.mark.parametrize("limits", [None, "as wanted"])
+def test_a_short_reserve_sweeps_and_takes_what_is_due_as_well(
+    fresh: Queue, clock: Clock, topics: list[str], limits: str | None
+) -> None:
+    """A worker, which sweeps by itself, gets what there is at once."""
+    clock.stop()
+    snoozed, ready = fresh.leased("due"), fresh.create("due")
+    fresh.verb("snooze_task", snoozed, snooze="10 s")
+    clock.advance("10 s")
+    given = {"limits": [2] * len(topics)} if limits else {}
+    with fresh.connection.transaction(force_rollback=True):
+        got = fresh.call("exchange_work", pid="w1", task_ids=None, tokens=None, verbs=None,
+                         args=None, topics=topics, max_tasks=2, **given)  # fmt: skip
+        assert [lease.task_id for lease in got] == [ready]
+        again = fresh.call("exchange_work", pid="w1", task_ids=None, tokens=None, verbs=None,
+                           args=None, topics=topics, max_tasks=2, **given)  # fmt: skip
+        assert [lease.task_id for lease in again] == [snoozed.task_id]
+    clock.advance("1 s")  # what it noted of its sweep is not undone
+    got = take(fresh, topics, 2, **given)
+    assert [lease.task_id for lease in got] == [ready, snoozed.task_id]
+
+
+def test_a_short_reserve_takes_no_more_than_was_asked_for(fresh: Queue, clock: Clock) -> None:
+    clock.stop()
+    held = [fresh.leased("t") for _ in range(5)]
+    for lease in held:
+        fresh.verb("snooze_task", lease, snooze="10 s")
+    fresh.create("t")
+    clock.advance("10 s")
+    assert len(take(fresh, ["t"], 4)) == 4
+    clock.advance("1 s")
+    assert len(take(fresh, ["t"], 4)) == 2
+
+
 def test_a_lone_caller_gets_due_and_expired_tasks(fresh: Queue, clock: Clock) -> None:
     clock.stop()
     snoozed = fresh.leased("snoozed")

@@ -33,8 +33,14 @@ begin
                    null::timestamptz, null::uuid, null::integer
               from sokka.settle_tasks(p_pid, p_task_ids, p_tokens, p_verbs, p_args) s;
     end if;
-    return query select * from sokka.exchange_work(
-        p_pid, null, null, null, null, p_topics, p_max_tasks, p_lease, p_limits);
+    if cardinality(p_topics) > 0 and p_max_tasks > 0 then
+        return query select null::bigint, 'reserved', null::jsonb, r.*
+                       from sokka.reserve_tasks(p_topics, p_pid, p_max_tasks, p_lease, p_limits) r;
+    else
+        -- Nothing to reserve: the arguments are looked at all the same.
+        return query select * from sokka.exchange_work(
+            p_pid, null, null, null, null, p_topics, p_max_tasks, p_lease, p_limits);
+    end if;
 end
 $$;
 
@@ -44,11 +50,7 @@ create function sokka.reserve_batch(
     p_topics text[], p_limits integer[], p_pid text, p_max integer, p_lease interval
 ) returns setof sokka.leased_task
 language sql as $$
-    select e.task_id, e.task_group_id, e.topic, e.sub_topic, e.kind, e.data, e.headers, e.pid,
-           e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts, e.timeout,
-           e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at, e.priority,
-           e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
-      from sokka.exchange_work(p_pid, null, null, null, null, p_topics, p_max, p_lease, p_limits) e
+    select * from sokka.reserve_tasks(p_topics, p_pid, p_max, p_lease, p_limits)
 $$;
 
 -- settle_and_reserve: exchange_leases with each lease as one value.

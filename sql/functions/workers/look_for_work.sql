@@ -98,9 +98,10 @@ set jit = off
 as $$
 declare
     v_within interval := p_within;
-    -- Whether a scan of this session was slow lately, and hints count.
+    -- Whether a claim's scan of this session was slow lately, and its hint counts. Those of
+    -- sweeps have no positions.
     v_slow constant boolean := coalesce(current_setting('skpg_hint.sokka', true)
-        ~ '"took": ([1-9]|0\.[1-9]|0\.0[1-9]|0\.00[2-9])', false);
+        ~ '"p": "[^"]*", "at": [^,]*, "took": ([1-9]|0\.[1-9]|0\.0[1-9]|0\.00[2-9])', false);
     v_now timestamptz;
     v_swept_at timestamptz;
     v_topic text;

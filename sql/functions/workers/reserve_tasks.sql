@@ -81,17 +81,31 @@ set search_path = pg_catalog, sokka, pg_temp
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '3s'
 as $$
+declare
+    v_taken integer := 0;
+    v_found integer;
 begin
-    -- An exchange may reserve nothing; here that is refused.
-    if coalesce(cardinality(p_topics), 0) = 0 or coalesce(p_max_tasks, 0) <= 0 then
+    -- An exchange may reserve nothing; here that is refused. Several topics take turns.
+    if coalesce(cardinality(p_topics), 0) <> 1 or coalesce(p_max_tasks, 0) <= 0 then
         perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
+        return query select * from sokka.reserve_in_turn(
+            p_topics, p_limits, p_pid, p_max_tasks, sokka.checked_lease('lease', p_lease));
+        return;
     end if;
-    return query
-        select e.task_id, e.task_group_id, e.topic, e.sub_topic, e.kind, e.data, e.headers,
-               e.pid, e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts,
-               e.timeout, e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at,
-               e.priority, e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
-          from sokka.exchange_work(p_pid, null, null, null, null, p_topics, p_max_tasks,
-                   p_lease, p_limits) e;
+    loop
+        return query
+            select e.task_id, e.task_group_id, e.topic, e.sub_topic, e.kind, e.data, e.headers,
+                   e.pid, e.token, e.lease_expires_at, e.attempt, e.failures, e.max_attempts,
+                   e.timeout, e.checkpoint, e.record_ver, e.created_at, e.cancel_requested_at,
+                   e.priority, e.losses, e.leased_at, e.expires_at, e.parent_task_id, e.candidate
+              from sokka.exchange_work(p_pid, null, null, null, null, p_topics, p_max_tasks - v_taken, p_lease,
+                       case when v_taken = 0 or p_limits is null then p_limits
+                            else array[p_limits[1] - v_taken] end) e;
+        get diagnostics v_found = row_count;
+        -- An exchange that found something has not swept.
+        exit when v_found = 0 or v_found >= least(p_max_tasks, p_limits[1]) or v_taken > 0
+            or not sokka.sweep_if_due();
+        v_taken := v_found;
+    end loop;
 end
 $$;

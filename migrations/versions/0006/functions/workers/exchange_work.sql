@@ -1,5 +1,7 @@
 -- exchange_work: settle_tasks, then reserve_tasks, with one commit for both: what a worker
--- sends. Either half may be empty (null or empty arrays, no tasks).
+-- sends. Either half may be empty (null or empty arrays, no tasks). Left short it sweeps only
+-- where it found no task at all: a worker sweeps by itself, and whoever waits for the task
+-- that was found would wait for the sweep too (1.3 ms in a session that was idle).
 -- Returns of the settlements, if any, one row with the verdict 'settled', whose ord is how
 --         many were accepted with nothing more to say of them, and one row for each other
 --         one: ord from 1, verdict, detail; then one row for each leased task (verdict
@@ -61,7 +63,7 @@ begin
     end if;
     if v_want > 0 and cardinality(p_topics) > 1 then
         return query select null::bigint, 'reserved', null::jsonb, g.*
-                       from sokka.reserve_in_turn(p_topics, p_limits, p_pid, v_want, v_lease) g;
+                       from sokka.take_in_turn(p_topics, p_limits, p_pid, v_want, v_lease, false) g;
         return;
     end if;
     v_want := case when v_want > 0 then least(v_want, p_limits[1]) end;
@@ -72,9 +74,8 @@ begin
                            from sokka.grant_leases(v_places, p_pid,
                                     coalesce(v_lease, sokka.lease_of(p_topics[1])), true) g;
         end if;
-        v_want := v_want - cardinality(v_places);
-        -- Come out short: a sweep, and once more.
-        exit when v_swept or v_want = 0 or not sokka.sweep_if_due();
+        -- Nothing there: a sweep, and once more.
+        exit when v_swept or v_places <> '{}' or not sokka.sweep_if_due();
         v_swept := true;
     end loop;
 end
@@ -107,11 +108,13 @@ begin
 end
 $$;
 
--- reserve_in_turn: from several topics: each gets an equal share first, and what a topic
+-- take_in_turn: from several topics: each gets an equal share first, and what a topic
 -- leaves over goes to the others. Which one begins changes with every call, so that single
--- tasks are taken in turn too. When that comes out short, a sweep, and once more round.
-create function sokka.reserve_in_turn(
-    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval
+-- tasks are taken in turn too. Where that finds nothing, or comes out short if p_sweeps, a
+-- sweep, and once more round.
+create function sokka.take_in_turn(
+    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval,
+    p_sweeps boolean
 ) returns setof sokka.leased_task
 language plpgsql as $$
 declare
@@ -124,7 +127,9 @@ declare
     v_pos integer;
 begin
     for v_round in 1..4 loop
-        exit when v_left <= 0 or (v_round = 3 and not sokka.sweep_if_due());
+        exit when v_left <= 0;
+        exit when v_round = 3
+            and not ((p_sweeps or v_left = p_max_tasks) and sokka.sweep_if_due());
         for v_step in 0..v_count - 1 loop
             v_pos := 1 + (v_turn + v_step) % v_count;
             v_want := case when v_round % 2 = 1
@@ -140,4 +145,12 @@ begin
         end loop;
     end loop;
 end
+$$;
+
+-- reserve_in_turn: take_in_turn that sweeps where it comes out short.
+create function sokka.reserve_in_turn(
+    p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval
+) returns setof sokka.leased_task
+language sql as $$
+    select * from sokka.take_in_turn(p_topics, p_limits, p_pid, p_max_tasks, p_lease, true)
 $$;
