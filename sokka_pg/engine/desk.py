@@ -43,15 +43,24 @@ WAITING_MOST_S = 1.0
 """A task reserved ahead that found no slot for so long goes back."""
 
 FIRST_POLL_S, TOLD_POLL_S = 0.02, 0.1
+STREAM_PER_S, STREAM_POLL_S = 200, 0.002
+"""From so many tasks a second on, one who keeps up with them polls instead of being notified
+of each: every NOTIFY holds up the commits of all who enqueue."""
+STREAM_WAKES = 10
+"""So many notifications since the mark was made show a stream; a bulk is announced by one."""
+EMPTY_TO_IDLE, EMPTY_TO_IDLE_IN_STREAM = 2, 5
+"""After so many answers without a task in a row a worker is idle. A stream of 200 a second
+has no gap of the 60 ms that the polls of five take."""
 BUSY_PRODUCERS_S = 0.05
 JOIN_SWEEP_S = 0.1
 """How soon after the end of a candidate to sweep: where two of them end at one
 instant, their join is left to the sweep, and somebody waits for it."""
 POLITE_S = 0.1
-REST = 2
+REST, LONG_REST, RESTS = 2, 3, 3
 """How many times as long one sleeps who would be notified, and saw that another had swept
-just now: that one comes back in time. A hundred idle workers then look fifty times a
-second, and there is a sweep every second all the same."""
+just now: that one comes back in time. Who sees so for the fourth time in a row is one of
+many. A hundred idle workers then look some forty times a second, and there is a sweep every
+second all the same."""
 SHORTEST_SWEEP_S = 0.05
 SECOND_LEAST, SECOND_MOST = 64, 300
 """A second call goes out for a third of what may be held, within these: fewer settlements
@@ -95,6 +104,12 @@ class _Hunger:
     hungry: bool = True
     empty: int = 0
     woken: bool = False
+    wakes: int = 0
+    """Notifications since the mark as idle was made."""
+    sweeps: bool = False
+    """Whether it swept when it last could."""
+    rests: int = 0
+    """How many times in a row it rested."""
     listening: bool = False
 
 
@@ -173,6 +188,7 @@ class Engine:
         pass
 
     def _woken(self, event: words.Woken, now: float) -> None:
+        self._hunger.wakes += 1
         self._look(now)
 
     def _listening(self, event: words.Listening, now: float) -> None:
@@ -239,6 +255,7 @@ class Engine:
 
     def _swept(self, event: words.SweepDone, now: float) -> None:
         self._returned()
+        self._hunger.sweeps = True
         self.backoff.reset()
         self._sweep_next(event.due_in_s, True, now)
         if event.readied:
@@ -248,8 +265,10 @@ class Engine:
         self._returned()
         self.backoff.reset()
         self._hunger.empty += 1
+        self._hunger.sweeps = event.swept
         rests = self._told(now) and not (event.swept or event.ready)
-        times = REST if rests else 1
+        self._hunger.rests = self._hunger.rests + 1 if rests else 0
+        times = (LONG_REST if self._hunger.rests > RESTS else REST) if rests else 1
         self._timers.poll_at = now + self._poll_delay(now, times)
         self._sweep_next(event.due_in_s, event.swept, now, times)
         if event.ready and event.readied:
@@ -279,9 +298,10 @@ class Engine:
             # before an old mark was over did
             self._hunger.hungry = self._hunger.hungry or self._timers.marked_until <= now
             self._timers.marked_until = now + self.settings.mark_s
+            self._hunger.wakes = 0
         else:
             # one more look before the next try, or this would spin
-            self._hunger.empty = 1
+            self._hunger.empty = self._empty_to_idle(now) - 1
             self._timers.poll_at = now + BUSY_PRODUCERS_S
 
     def _cleared(self, event: words.Cleared, now: float) -> None:
@@ -389,7 +409,9 @@ class Engine:
         if not self.stopping and now >= self._timers.sweep_at and (self._timers.due or not idle):
             return words.Sweep()
         if idle and now >= min(self._timers.sweep_at, self._timers.poll_at):
-            return words.Look()
+            return words.Look(again=self._hunger.sweeps)
+        if self._is_told_of_a_stream(now):
+            return words.ClearIdle()
         reserve = self._wants_more(now)
         if self.outbox.due(now) or (reserve and self._hungry(now)):
             return self._exchange(now, reserve)
@@ -433,14 +455,25 @@ class Engine:
 
     def _idle(self, now: float) -> bool:
         """Nothing here that will end, and nothing known of that could be taken."""
-        waits = self._hunger.empty >= 2 and not self._hunger.hungry and not self.unsettled
-        return waits and self._wants_more(now)
+        quiet = self._hunger.empty >= self._empty_to_idle(now) and not self._hunger.hungry
+        return quiet and not self.unsettled and self._wants_more(now)
+
+    def _empty_to_idle(self, now: float) -> int:
+        return EMPTY_TO_IDLE_IN_STREAM if self._in_stream(now) else EMPTY_TO_IDLE
+
+    def _in_stream(self, now: float) -> bool:
+        return self._pace.per_second(now) >= STREAM_PER_S
+
+    def _is_told_of_a_stream(self, now: float) -> bool:
+        """Notified again and again of what it would find by itself."""
+        told = self._timers.marked_until > now and self._hunger.wakes >= STREAM_WAKES
+        return told and not self.stopping and self._in_stream(now)
 
     def _hungry(self, now: float) -> bool:
         return self._hunger.hungry or now >= self._timers.poll_at
 
     def _should_mark(self, now: float) -> bool:
-        idle = self._hunger.empty >= 2 and self._wants_more(now)
+        idle = self._hunger.empty >= self._empty_to_idle(now) and self._wants_more(now)
         old = self._timers.marked_until - now < self.settings.mark_s / 3
         return idle and old and self._hunger.listening
 
@@ -453,7 +486,11 @@ class Engine:
         Not at once even then: a reserve looks for late commits only every second or
         so, and the task that a notification announced may be one.
         """
-        first = TOLD_POLL_S if self._told(now) else FIRST_POLL_S
+        first = FIRST_POLL_S
+        if self._told(now):
+            first = TOLD_POLL_S
+        elif self._in_stream(now):
+            first = STREAM_POLL_S
         most = self.settings.poll_s * times
         return float(min(most, first * 2.0 ** min(self._hunger.empty, 20)))
 

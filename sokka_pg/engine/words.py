@@ -224,7 +224,10 @@ class Sweep:
 @dataclass(frozen=True, slots=True)
 class Look:
     """See whether there is work, and sweep if nobody has within a while: what an idle
-    worker does in place of a sweep and a reserve that finds nothing."""
+    worker does in place of a sweep and a reserve that finds nothing. ``again``: it swept
+    when it last looked, and others leave that to it."""
+
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,14 @@ log = logging.getLogger("sokka_pg.worker")
 SWEEP_BATCH = 2000
 """Of each sort; a sweep comes twenty times a second at most, so that is what limits how fast
 tasks that are due all at once can be woken."""
-MARK = timedelta(seconds=60)
-SWEPT_WITHIN = timedelta(seconds=0.75)
-"""An idle worker sweeps if nobody has within this time: less than the time between two of
-its looks, so that it sweeps every second as long as it lives. Where it has died, another
-one sweeps within two (``REST``)."""
+MARK = timedelta(seconds=120)
+"""Renewed when two thirds are over. A worker that was killed leaves its mark for so long, and
+who enqueues notifies nobody."""
+SWEPT_WITHIN, OTHERS_SWEPT_WITHIN = timedelta(seconds=0.75), timedelta(seconds=1.25)
+"""An idle worker sweeps if nobody has within this time: one that swept before, in less than
+the time between two of its looks, so that it does so every second as long as it lives; the
+others later, so that it is always the same one, whose session knows how (a first sweep
+takes 5 ms, the next 1). Where it has died, another one sweeps within three (``LONG_REST``)."""
 SECOND_KEPT_S = 30.0
 """How long the second connection stays after its last call."""
 ACCEPTED = Answer("ok")
@@ -103,7 +106,7 @@ class Desk:
         if isinstance(call, words.Sweep):
             return await self._sweep()
         if isinstance(call, words.Look):
-            return await self._look()
+            return await self._look(call.again)
         if isinstance(call, words.MarkIdle):
             mark = calls.mark_idle(self._topics, self._pid, MARK)
             return words.Marked(await self._link.send(mark))
@@ -164,11 +167,12 @@ class Desk:
         self._swept(report, sent_at)
         return words.SweepDone(report.woken + report.taken_back, _seconds_to(report.next_due_at))
 
-    async def _look(self) -> words.Looked:
+    async def _look(self, again: bool) -> words.Looked:
         sent_at = monotonic()
         if self._may_look:
+            within = SWEPT_WITHIN if again else OTHERS_SWEPT_WITHIN
             try:
-                found = await self._link.send(calls.look_for_work(self._topics, SWEPT_WITHIN))
+                found = await self._link.send(calls.look_for_work(self._topics, within))
             except SokkaError as error:
                 if not _forbidden(error):
                     raise

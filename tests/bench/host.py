@@ -107,6 +107,14 @@ class Host:
         """Seconds of processor time of all the server's processes so far."""
         return tree_cpu_s(self.server.pid)
 
+    def exact_cpu_s(self) -> float:
+        """The same of the processes that live now, to the nanosecond: work of a few hundred
+        microseconds at a time is not seen by a clock that ticks every ten milliseconds."""
+        if not Path("/proc/self/schedstat").exists():
+            return self.cpu_s()
+        top = psutil.Process(self.server.pid)
+        return sum(map(_scheduled_s, (top, *top.children(recursive=True))))
+
     def wal(self) -> Wal:
         """What was written to the log so far."""
         row = self._admin.execute("select wal_bytes, wal_fpi from pg_stat_wal").fetchone()
@@ -166,6 +174,13 @@ def running(
             yield host
         finally:
             host.close()
+
+
+def _scheduled_s(process: psutil.Process) -> float:
+    try:
+        return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return 0.0  # gone since
 
 
 def tree_cpu_s(pid: int) -> float:

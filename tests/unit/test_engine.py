@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
+import pytest
+
 from sokka_pg.engine import Engine, EngineSettings, words
 from sokka_pg.engine.backoff import Backoff
 from sokka_pg.engine.desk import SECOND_MOST
@@ -282,9 +284,22 @@ def looked_often(it: Desk, *, swept: bool) -> Desk:
 
 
 def test_one_who_would_be_notified_rests_while_another_sweeps() -> None:
-    it = looked_often(marked(), swept=False)
-    it.looked(swept=False)
-    assert gap(it) == 2.0
+    it = looked_often(marked(), swept=True)
+    rests = []
+    for _ in range(6):
+        it.looked(swept=False)
+        rests.append(gap(it))
+        it.later(gap(it))
+        it.only(words.Look)
+    assert rests == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+
+
+def test_one_who_swept_is_asked_to_sweep_again() -> None:
+    it = idle()
+    for swept in (True, False, False, True):
+        it.looked(swept=swept)
+        it.later(gap(it))
+        assert it.only(words.Look).again == swept
 
 
 def test_one_who_swept_itself_comes_back_in_a_second() -> None:
@@ -333,6 +348,61 @@ def test_a_new_mark_owes_one_and_a_broken_listener_makes_every_mark_a_new_one() 
         it.nothing() if it.said else it.later(gap(it))
     it.tell(words.Marked(True))
     it.only(words.Exchange)
+
+
+def told_of(it: Desk, tasks: int, per_s: float, *, by: int = 1) -> list[type[words.Call]]:
+    """So many tasks come, ``by`` of them with each notification, and end at once; what it
+    called meanwhile beside its exchanges."""
+    called: list[type[words.Call]] = []
+    if it.all(words.Look):
+        it.looked()
+    for _ in range(tasks // by):
+        it.now += by / per_s
+        coming = [leased() for _ in range(by)]
+        it.tell(words.Woken())
+        while calls := [command for command in it.said if isinstance(command, words.CALLS)]:
+            (call,) = calls
+            if not isinstance(call, words.Exchange):
+                called.append(type(call))
+                it.tell(words.Cleared())
+                continue
+            came, coming = (coming, []) if call.max_tasks else ([], coming)
+            it.answer(came, *[OK] * len(call.settlements))
+            if came:
+                it.tell(*[it.end(task, took_s=0.0) for task in came])
+        assert not coming
+    return called
+
+
+def test_one_who_is_told_of_a_stream_takes_its_mark_back_and_polls() -> None:
+    it = marked(slots=50, sweep_s=1000, exchanges=1)
+    assert told_of(it, 500, per_s=1000) == [words.ClearIdle]
+    for _ in range(4):
+        assert gap(it) <= 0.04
+        it.later(gap(it))
+        it.only(words.Exchange)
+        it.answer([])
+    it.only(words.MarkIdle)
+    assert it.now < 1000 + 60
+    it.tell(words.Marked(True))
+    it.only(words.Exchange)
+
+
+def test_its_polls_in_a_stream_are_milliseconds_apart() -> None:
+    it = marked(slots=50, sweep_s=1000, exchanges=1)
+    told_of(it, 500, per_s=1000)
+    task = leased()
+    it.later(gap(it))
+    it.answer([task])
+    it.tell(it.end(task, took_s=0.0))
+    it.answer([], OK)
+    assert gap(it) <= 0.005
+
+
+@pytest.mark.parametrize(("per_s", "by"), [(50, 1), (5000, 250)], ids=["a trickle", "bulks"])
+def test_one_who_is_told_now_and_then_keeps_its_mark(per_s: float, by: int) -> None:
+    it = marked(slots=500, sweep_s=1000, exchanges=1)
+    assert told_of(it, 2000 if by > 1 else 200, per_s, by=by) == []
 
 
 def test_a_look_that_sees_work_is_followed_by_a_reserve_at_once() -> None:

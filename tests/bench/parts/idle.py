@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -17,36 +18,37 @@ _MOST_PERCENT = 2.0
 
 
 def run(host: Host, plan: Plan, book: Book) -> None:
-    """The server cannot tell whether a worker has a process to itself: a hundred stand in
+    """Measured when the first rounds of retention, half a minute after the start, are over.
+    The server cannot tell whether a worker has a process to itself: a hundred stand in
     four processes here, to spare this machine's memory."""
+    costs = []
+    workers = plan.idle_workers // PROCESSES * PROCESSES
     with host.site() as site:
-        for _ in range(max(1, plan.rounds // 2)):
-            alone = _percent(host, plan.idle_seconds)
-            processes = [_start(site, plan.idle_workers // PROCESSES) for _ in range(PROCESSES)]
-            try:
-                _wait_for(site, plan.idle_workers // PROCESSES * PROCESSES)
-                time.sleep(min(2.0, plan.idle_seconds))
-                busy = _percent(host, plan.idle_seconds)
-                connections = host.connections(site.name)
-            finally:
-                for process in processes:
-                    process.terminate()
-                for process in processes:
-                    process.wait(60)
-            book.add("idle", "server, no worker", alone, "% of a core")
-            name = f"server, {plan.idle_workers} idle workers"
-            book.add("idle", name, busy, "% of a core")
-            book.add("idle", "connections of a worker", connections / plan.idle_workers, "")
-    cost = min(b - a for a, b in zip(
-        book.values("idle", "server, no worker"), book.values("idle", name), strict=True
-    ))  # fmt: skip
-    book.judge("idle", f"{plan.idle_workers} idle workers, % of a core", cost, most=_MOST_PERCENT)
+        alone = [_percent(host, plan.idle_seconds) for _ in range(plan.rounds)]
+        processes = [_start(site, workers // PROCESSES) for _ in range(PROCESSES)]
+        try:
+            _wait_for(site, workers)
+            time.sleep(5 * plan.idle_seconds)
+            busy = [_percent(host, plan.idle_seconds) for _ in range(plan.rounds)]
+            connections = host.connections(site.name)
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(60)
+    for without, with_workers in zip(alone, busy, strict=True):
+        book.add("idle", "server, no worker", without, "% of a core")
+        book.add("idle", f"server, {workers} idle workers", with_workers, "% of a core")
+        costs.append(with_workers - without)
+    book.add("idle", "connections of a worker", connections / workers, "")
+    cost = statistics.median(costs)
+    book.judge("idle", f"{workers} idle workers, % of a core", cost, most=_MOST_PERCENT)
 
 
 def _percent(host: Host, seconds: float) -> float:
-    spent, begun = host.cpu_s(), time.monotonic()
+    spent, begun = host.exact_cpu_s(), time.monotonic()
     time.sleep(seconds)
-    return (host.cpu_s() - spent) / (time.monotonic() - begun) * 100
+    return (host.exact_cpu_s() - spent) / (time.monotonic() - begun) * 100
 
 
 def _start(site: Site, workers: int) -> subprocess.Popen[bytes]:
