@@ -20,6 +20,7 @@ BELOW: tuple[str, ...] = (
     "0005/functions/workers/exchange_work.sql",
     "0005/functions/workers/exchange_leases.sql",
     "0004/functions/workers/look_for_work.sql",
+    "0003/functions/maintenance/sweep.sql",
 )
 """Files of the revisions below whose functions come back."""
 

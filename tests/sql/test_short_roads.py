@@ -90,6 +90,7 @@ TOGETHER = [
     End("retry", {"error": {}}, {"error": {}}, STEEP, "failures = 3, error = '[1]', losses = 2"),
     End("retry", {"error": {}}, {"error": {}}, MANY, "failures = 2147483647"),
     End("retry", {"error": RICH, "delay": 5}, {"error": RICH, "delay": "5 s"}, {"max_attempts": 1}),
+    End("retry", {"error": {}}, {"error": {}}, MANY, "parent_task_id = gen_random_uuid()"),
     End("snooze", 1.5, {"snooze": "1.5 s"}, {}, "error = '[1]', losses = 2"),
     End("snooze", 315576000, {"snooze": "3652.5 days"}),
     End("fail", {}, {"error": {}}),

@@ -94,23 +94,20 @@ declare
     v_started constant timestamptz := sokka.clock();
     v_full constant boolean := sokka.full_scan_due(v_hint, v_started);
     v_from constant bigint := case when v_full then 0 else coalesce((v_hint ->> 'from')::bigint, 0) end;
-    v_now timestamptz := v_started;
-    v_oldest bigint;
-    v_expired uuid[];
+    v_now timestamptz;
+    v_leases constant record := sokka.walk_leases(v_from, v_started);
+    v_expired uuid[] := v_leases.expired;
     v_id uuid;
     v_task sokka.locked_task;
 begin
     taken_back := 0;
     failed_lost := 0;
-    select min(r.token), min(r.lease_expires_at) filter (where r.lease_expires_at > v_now),
-           array_agg(r.task_id order by r.task_id) filter (where r.lease_expires_at <= v_now)
-      into v_oldest, next_expiry, v_expired
-      from sokka.tasks r where r.token >= v_from;
+    next_expiry := v_leases.next_expiry;
     if cardinality(v_expired) > p_max then
         next_expiry := v_started;
         v_expired := v_expired[1:p_max];
     end if;
-    perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_oldest));
+    perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_leases.oldest));
     -- One by one, each read when it is its turn: the end of one may ask the next to stop,
     -- where both are candidates of one join.
     for v_id in select u.id from unnest(v_expired) u (id) order by 1 loop
@@ -129,6 +126,28 @@ begin
     if taken_back + failed_lost < cardinality(v_expired) then
         next_expiry := least(next_expiry, v_started + interval '500 milliseconds');
     end if;
+end
+$$;
+
+-- walk_leases: of the live leases with these tokens the oldest, when the next one is over,
+-- and the tasks of those that are. Read page by page: where leases come and go quickly nearly
+-- all entries are of some that have ended, and in the order of the index each of those takes
+-- 1.6 us, in this one 0.3.
+create function sokka.walk_leases(
+    p_from bigint, p_now timestamptz, out oldest bigint, out next_expiry timestamptz,
+    out expired uuid[]
+)
+language plpgsql
+set enable_seqscan = off
+set enable_indexscan = off
+set enable_indexonlyscan = off
+set jit = off
+as $$
+begin
+    select min(r.token), min(r.lease_expires_at) filter (where r.lease_expires_at > p_now),
+           array_agg(r.task_id order by r.task_id) filter (where r.lease_expires_at <= p_now)
+      into oldest, next_expiry, expired
+      from sokka.tasks r where r.token >= p_from;
 end
 $$;
 

@@ -166,8 +166,8 @@ _ANY_TOKEN_TOGETHER = sql.named("a batch fails and puts to sleep by any token")
 _EARLY_SWEEP = sql.Mutant(
     "the sweep takes back by the id, from a list with what is nearly over", sql.SWEEP, "queue",
     (
-        ("filter (where r.lease_expires_at <= v_now)",
-         "filter (where r.lease_expires_at <= v_now + interval '700 ms')"),
+        ("filter (where r.lease_expires_at <= p_now)",
+         "filter (where r.lease_expires_at <= p_now + interval '700 ms')"),
         ("continue when v_task.status <> 'running' or v_task.lease_expires_at > v_now;",
          "continue when v_task.status <> 'running';"),
     ),
