@@ -18,6 +18,7 @@ Every time is monotonic and comes in as ``now``; nothing here reads a clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -91,6 +92,8 @@ class _Timers:
     sweep_at: float = 0.0
     due: bool = False
     """Whether something is due at ``sweep_at`` that a sweep of ours has seen."""
+    asked_at: float = math.inf
+    """When a sweep was asked for, since the last one was sent."""
     poll_at: float = 0.0
     marked_until: float = 0.0
     grace_at: float | None = None
@@ -225,6 +228,8 @@ class Engine:
             self._pace.weighed(len(event.leases), event.size)
         if call is not None and call.max_tasks > 0:
             self._fed(len(event.leases), call.max_tasks, now)
+        if event.due_in_s is not None and event.due_in_s < self.settings.sweep_s:
+            self._sweep_by(now + max(SHORTEST_SWEEP_S, event.due_in_s))
         for settlement, answer in through:
             if settlement.task.candidate is not None:
                 self._sweep_for_join(settlement.task, now)
@@ -233,8 +238,12 @@ class Engine:
 
     def _sweep_for_join(self, task: Leased, now: float) -> None:
         if task.candidate is not None:
-            self._timers.sweep_at = min(self._timers.sweep_at, now + JOIN_SWEEP_S)
-            self._timers.due = True
+            self._sweep_by(now + JOIN_SWEEP_S)
+
+    def _sweep_by(self, at: float) -> None:
+        self._timers.asked_at = min(self._timers.asked_at, at)
+        self._timers.sweep_at = min(self._timers.sweep_at, at)
+        self._timers.due = True
 
     def _fed(self, got: int, asked: int, now: float) -> None:
         full = got >= asked
@@ -289,6 +298,9 @@ class Engine:
         else:
             # a look that did not sweep knows nothing of what our last sweep saw coming
             self._timers.sweep_at = min(self._timers.sweep_at, now + wait)
+        if self._timers.asked_at < math.inf:
+            # while this one was under way
+            self._sweep_by(self._timers.asked_at)
 
     def _marked(self, event: words.Marked, now: float) -> None:
         self._returned()
@@ -389,6 +401,8 @@ class Engine:
         if self._call is not None or self.finished or now < self._timers.retry_at:
             return
         self._call = self._choose_call(now)
+        if isinstance(self._call, words.Sweep | words.Look):
+            self._timers.asked_at = math.inf
         if self._call is not None:
             self._out.insert(0, self._call)
 

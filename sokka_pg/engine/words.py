@@ -126,6 +126,7 @@ class Exchanged:
     """Answer to ``Exchange``: one per settlement, in order, and the new leases.
 
     ``size``: the bytes of their payloads, about. ``second``: as the call said.
+    ``due_in_s``: when the first of those that were put to sleep is due.
     """
 
     sent_at: float
@@ -133,6 +134,7 @@ class Exchanged:
     leases: Sequence[Leased]
     size: int = 0
     second: bool = False
+    due_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -139,7 +139,8 @@ class Desk:
             for verdict, detail in found.verdicts
         ]
         size = sum([each.size for each in leases])
-        return words.Exchanged(sent_at, answers, leases, size, call.second)
+        due_in_s = _first_due_in_s(settlements, answers)
+        return words.Exchanged(sent_at, answers, leases, size, call.second, due_in_s)
 
     async def _link_for(self, call: words.Exchange, now: float) -> Link:
         if call.second:
@@ -212,6 +213,22 @@ class Desk:
 def _seconds_to(due_at: datetime | None) -> float | None:
     # our clock may be wrong: then the next sweep comes within a second anyway
     return None if due_at is None else (due_at - datetime.now(UTC)).total_seconds()
+
+
+def _first_due_in_s(
+    settlements: Sequence[words.Settlement], answers: Sequence[Answer]
+) -> float | None:
+    """When the first of the tasks that these put to sleep is due."""
+    due = [
+        datetime.fromisoformat(answer.detail["run_at"])
+        for settlement, answer in zip(settlements, answers, strict=False)
+        if answer.detail is not None and answer.verdict == "ok"
+        and settlement.verb in _TO_SLEEP and answer.detail.get("status") == "snoozed"
+    ]
+    return _seconds_to(min(due)) if due else None
+
+
+_TO_SLEEP = (words.Verb.RETRY, words.Verb.SNOOZE)
 
 
 def _forbidden(error: SokkaError) -> bool:

@@ -134,6 +134,26 @@ def test_what_committed_late_is_swept_within_a_second(
     assert done == {kind: 1}
 
 
+@pytest.mark.parametrize(("late_s", "by_the_next"), [(0.15, True), (0.3, False)])
+def test_a_task_that_was_due_when_it_was_committed_is_woken_by_the_next_sweep(
+    fresh: Queue, clock: Clock, another: Callable[..., Queue], late_s: float, by_the_next: bool
+) -> None:
+    """As where hundreds of retries are settled at once; a look sees such a task too."""
+    now = clock.stop()
+    late = another(autocommit=False)
+    late.create("t", run_at=now + timedelta(seconds=1 - late_s))
+    clock.advance("1 s")
+    assert fresh.one("sweep").woken == 0
+    late.connection.commit()
+    clock.advance("0.05 s")
+    with fresh.connection.transaction(force_rollback=True):
+        look = fresh.one("look_for_work", topics=["t"], within="1 hour")
+        assert (look.swept, look.ready) == (by_the_next, by_the_next)
+    assert fresh.one("sweep").woken == by_the_next
+    clock.advance("1 s")
+    assert fresh.one("sweep").woken == (not by_the_next)
+
+
 def test_a_due_task_that_somebody_holds_is_passed_by_and_does_not_make_the_sweep_spin(
     fresh: Queue, clock: Clock, another: Callable[..., Queue]
 ) -> None:

@@ -753,6 +753,38 @@ def test_after_the_end_of_a_candidate_a_sweep_comes_soon() -> None:
         it.only(words.Sweep)
 
 
+@pytest.mark.parametrize(
+    ("due_in_s", "swept_in_s"), [(0.2, 0.2), (-1.0, 0.05), (0.001, 0.05), (30.0, 1.0), (None, 1.0)]
+)
+def test_it_sweeps_when_a_task_that_it_put_to_sleep_is_due(
+    due_in_s: float | None, swept_in_s: float
+) -> None:
+    it, task, other = desk(), leased(), leased()
+    it.answer([task, other])
+    it.tell(it.end(task, Verb.RETRY))
+    slept = Answer("ok", {"status": "snoozed"})
+    it.tell(words.Exchanged(it.now, [slept], [], due_in_s=due_in_s))
+    began = it.now
+    while not it.all(words.Sweep):
+        it.later(gap(it)) if not it.all(words.Exchange) else it.answer([])
+    assert abs(it.now - began - swept_in_s) < 0.001
+
+
+def test_a_task_that_was_put_to_sleep_while_a_sweep_was_under_way_is_swept_for() -> None:
+    it, tasks = desk(slots=SECOND_MOST * 2), [leased() for _ in range(SECOND_MOST)]
+    it.answer(tasks)
+    it.later(1.0)
+    it.only(words.Sweep)
+    # a second exchange is none beside a sweep: one that was sent before comes back now
+    it.engine._second = words.Exchange([], (), (), 0, second=True)
+    it.tell(words.Exchanged(it.now, [], [], second=True, due_in_s=0.1))
+    it.tell(words.SweepDone(0, None))
+    began = it.now
+    while not it.all(words.Sweep):
+        it.later(gap(it)) if not it.all(words.Exchange) else it.answer([])
+    assert abs(it.now - began - 0.1) < 0.001
+
+
 def test_after_the_end_of_any_other_task_it_comes_in_its_own_time() -> None:
     it, task = desk(), leased()
     it.answer([task])

@@ -122,8 +122,8 @@ begin
     -- A clock that was set back must not stop the sweep.
     swept := v_swept_at not between v_now - v_within and v_now + interval '1 millisecond';
     if not swept then
-        -- The time of the sweep is kept in whole milliseconds.
-        next_due_at := sokka.snoozed_due(v_swept_at - interval '1 millisecond');
+        -- What was due a little before that sweep may have been committed a little after.
+        next_due_at := sokka.snoozed_due(v_swept_at - interval '200 milliseconds');
         swept := coalesce(next_due_at <= v_now, false);
     end if;
     woken := 0;
