@@ -88,8 +88,8 @@ begin
     -- An exchange may reserve nothing; here that is refused. Several topics take turns.
     if coalesce(cardinality(p_topics), 0) <> 1 or coalesce(p_max_tasks, 0) <= 0 then
         perform sokka.check_reserve(p_topics, p_limits, p_pid, p_max_tasks);
-        return query select * from sokka.reserve_in_turn(
-            p_topics, p_limits, p_pid, p_max_tasks, sokka.checked_lease('lease', p_lease));
+        return query select * from sokka.take_in_turn(
+            p_topics, p_limits, p_pid, p_max_tasks, sokka.checked_lease('lease', p_lease), true);
         return;
     end if;
     loop

@@ -1,5 +1,5 @@
 -- Ends of a batch by retry, snooze and fail, as they come where a service that many tasks
--- call has gone: one statement locks them, one writes each move (25 us a task where one
+-- call has gone: one statement locks them, one writes each move (30 us a task where one
 -- call for each took 110 to 150).
 
 -- plain_error: whether error_object surely takes it, and it ends no task but its own (a

@@ -61,8 +61,9 @@ begin
         data_aside, is_join, p_status, topic, sub_topic, kind, case when p_owned then token end,
         case when p_owned then reserved_seq end, leased_at, lease_expires_at, case when p_owned then pid end, expires_at, timeout,
         cancel_requested_at, cancel_seq, checkpoint_seq, checkpoint_at, resubmit_of, parent_task_id,
-        candidate, unique_key, cancel_reason, retry, headers, coalesce(p_error, p_errors -> task_id::text), progress, data,
-        checkpoint, case when p_results is not null then p_results -> task_id::text end
+        candidate, unique_key, cancel_reason, retry, headers,
+        coalesce(p_error, p_errors -> task_id::text), progress, data, checkpoint,
+        case when p_results is not null then p_results -> task_id::text end
       from sokka.tasks t where t.ctid = any (v_rows);
     delete from sokka.tasks t where t.ctid = any (v_rows);
     if v_parents is not null then

@@ -48,7 +48,8 @@ begin
     v_from := case when cardinality(v_locked) = p_max then v_last else v_started end;
     select t.run_at into next_wake from sokka.tasks t
      where t.status = 'snoozed' and t.run_at >= v_from order by t.run_at limit 1;
-    perform sokka.note_scan('wake', v_hint, v_full, v_started, jsonb_build_object('from', v_from - interval '200 milliseconds'));
+    perform sokka.note_scan('wake', v_hint, v_full, v_started,
+        jsonb_build_object('from', v_from - interval '200 milliseconds'));
     if woken > 0 then
         perform sokka.announce(v_topics);
     end if;
@@ -109,7 +110,8 @@ begin
         next_expiry := v_started;
         v_expired := v_expired[1:p_max];
     end if;
-    perform sokka.note_scan('leases', v_hint, v_full, v_started, jsonb_build_object('from', v_leases.oldest));
+    perform sokka.note_scan('leases', v_hint, v_full, v_started,
+        jsonb_build_object('from', v_leases.oldest));
     -- One by one, each read when it is its turn: the end of one may ask the next to stop,
     -- where both are candidates of one join.
     for v_id in select u.id from unnest(v_expired) u (id) order by 1 loop

@@ -147,7 +147,8 @@ begin
 end
 $$;
 
--- reserve_in_turn: take_in_turn that sweeps where it comes out short.
+-- reserve_in_turn: for a call that began before the migration to revision 0006: it goes on in
+-- its old body, which calls this. A later revision may drop it.
 create function sokka.reserve_in_turn(
     p_topics text[], p_limits integer[], p_pid text, p_max_tasks integer, p_lease interval
 ) returns setof sokka.leased_task
