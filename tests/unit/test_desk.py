@@ -12,9 +12,16 @@ from sokka_pg.worker.desk import _first_due_in_s
 from tests.unit.tasks_made_up import leased
 
 
-def slept(in_s: float, status: str = "snoozed") -> Answer:
-    run_at = datetime.now(UTC) + timedelta(seconds=in_s)
-    return Answer("ok", {"status": status, "record_ver": 3, "run_at": run_at.isoformat()})
+class Slept:
+    """The answer of a verb that put its task to sleep, made when the test runs."""
+
+    def __init__(self, in_s: float, status: str = "snoozed") -> None:
+        self.in_s, self.status = in_s, status
+
+    def answer(self) -> Answer:
+        run_at = datetime.now(UTC) + timedelta(seconds=self.in_s)
+        said = {"status": self.status, "record_ver": 3, "run_at": run_at.isoformat()}
+        return Answer("ok", said)
 
 
 REFUSED = Answer("SK005", {"status": "snoozed", "token": 3})
@@ -26,14 +33,15 @@ FOREVER = Answer("ok", {"status": "snoozed", "record_ver": 3, "run_at": "infinit
     [
         ([], None),
         ([(Verb.TERMINATE, Answer("ok"))], None),
-        ([(Verb.RETRY, slept(500)), (Verb.SNOOZE, slept(300)), (Verb.RETRY, slept(400))], 300),
-        ([(Verb.RETRY, slept(300, "failed")), (Verb.RETRY, slept(400))], 400),
-        ([(Verb.RETRY, REFUSED), (Verb.RETRY, slept(400))], 400),
-        ([(Verb.WAIT, FOREVER), (Verb.SNOOZE, slept(200))], 200),
+        ([(Verb.RETRY, Slept(500)), (Verb.SNOOZE, Slept(300)), (Verb.RETRY, Slept(400))], 300),
+        ([(Verb.RETRY, Slept(300, "failed")), (Verb.RETRY, Slept(400))], 400),
+        ([(Verb.RETRY, REFUSED), (Verb.RETRY, Slept(400))], 400),
+        ([(Verb.WAIT, FOREVER), (Verb.SNOOZE, Slept(200))], 200),
     ],
     ids=["none", "terminated", "the first", "failed", "refused", "waiting"],
 )  # fmt: skip
 def test_the_first_due_of_those_put_to_sleep(ends: list[Any], due: float | None) -> None:
     settlements = [Settlement(leased(), verb) for verb, _ in ends]
-    found = _first_due_in_s(settlements, [answer for _, answer in ends])
+    answers = [end.answer() if isinstance(end, Slept) else end for _, end in ends]
+    found = _first_due_in_s(settlements, answers)
     assert found == due if due is None else abs((found or 0.0) - due) < 60

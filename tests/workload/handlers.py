@@ -41,7 +41,7 @@ async def journey(ctx: TaskContext) -> Any:
     note("started", ctx.token)
     if not await ctx.step("gate", lambda: (note("gate", ctx.token), True)[1]):
         return None
-    if ctx.task.losses == 0:
+    if ctx.task.attempt == 1:  # losses start anew when it has slept
         await ctx.wait_cancelled()
     asked = await ctx.fan_out("ask", FanOutRequest([1, 2], kind="answer", topic="answers"))
     return [first, asked.values()]
