@@ -8,10 +8,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.faults.chaos.judging.making import CHILD, GIVEN_UP, NEW, TASK, Making, us
 from tests.faults.chaos.words import FAIL, INFO, OK
+from tests.proof.replay import SWEEPERS
 
 Story = Callable[[Making, bool], None]
 STORIES: list[tuple[str, Story]] = []
@@ -530,6 +532,31 @@ def test_a_reserve_that_was_not_answered_explains_a_grant_to_its_caller_alone() 
         m.act.calls[-1].arguments["pid"] = pid
         m.swept(12)
         assert m.rules() == rules
+
+
+@pytest.mark.parametrize("function", sorted(SWEEPERS))
+def test_every_function_that_sweeps_may_take_back_what_is_over(function: str) -> None:
+    for at, rules in ((12, set()), (9, {"I1"})):
+        m = Making()
+        running(m)
+        m.swept(at, function)
+        assert rules <= m.rules()
+        assert rules or not m.rules() & {"I1", "I3", "P1"}
+
+
+def test_those_that_sweep_are_known(db: str) -> None:
+    """By what the functions call: none may be forgotten here."""
+    with psycopg.connect(db) as conn:
+        found = conn.execute(
+            "with recursive calling (name) as ("
+            " values ('sweep_once')"
+            ' union select p.proname::text collate "default" from pg_proc p join calling c'
+            "   on p.prosrc ~ ('sokka[.]' || c.name || '[(]')"
+            "  where p.pronamespace = 'sokka'::regnamespace)"
+            " select distinct p.proname::text from pg_proc p join calling c on c.name = p.proname"
+            "  where p.prosecdef and p.pronamespace = 'sokka'::regnamespace"
+        ).fetchall()
+    assert {name for (name,) in found} == SWEEPERS
 
 
 def test_an_answer_that_a_frozen_server_gave_late_breaks_no_rule() -> None:

@@ -123,11 +123,11 @@ class Making:
             topics="{a}", max_tasks="1", lease=f"PT{LEASE_S}S",
         )  # fmt: skip
 
-    def swept(self, at: float, **columns: Any) -> None:
+    def swept(self, at: float, function: str = "sweep", **columns: Any) -> None:
         """A sweep takes the lease back."""
-        self.call("sweep", at, rows=[{"woken": 0}], process="w2-1", max_tasks="1000")
+        self.call(function, at, rows=[{"woken": 0}], process="w2-1", max_tasks="1000")
         self.change(
-            at, "sweep",
+            at, function,
             **{"status": "starting", "losses": self.row["losses"] + 1, "run_at": us(at) + 1_000,
                **GIVEN_UP, **columns},
         )  # fmt: skip
