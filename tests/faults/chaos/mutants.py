@@ -162,7 +162,10 @@ _ANY_TOKEN = sql.Mutant(
     ),
     sql.ENDING,
 )  # fmt: skip
-_ANY_TOKEN_TOGETHER = sql.named("a batch fails and puts to sleep by any token")
+_ANY_TOKEN_IN_BATCHES = (
+    sql.named("a batch ends tasks by any token"),
+    sql.named("a batch fails and puts to sleep by any token"),
+)
 _EARLY_SWEEP = sql.Mutant(
     "the sweep takes back by the id, from a list with what is nearly over", sql.SWEEP, "queue",
     (
@@ -196,7 +199,7 @@ _WORKERS_CLOCK = sql.Mutant(
 MUTANTS: dict[str, Mutant] = {
     "any-token": Mutant(
         "an end asks neither for the owner nor for the token", "storm", ("F2",),
-        ("I3",), sql=(_ANY_TOKEN, _ANY_TOKEN_TOGETHER),
+        ("I3",), sql=(_ANY_TOKEN, *_ANY_TOKEN_IN_BATCHES),
     ),
     "early-sweep": Mutant(
         "the sweep takes back by the id alone, also what is only nearly over", "storm", ("F2",),
