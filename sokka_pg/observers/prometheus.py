@@ -78,16 +78,13 @@ class PrometheusObserver:
         metric = self._metrics[family.name]
         return metric.labels(*labels) if labels else metric
 
-    def _bounded(self, bound: str, *names: object) -> tuple[str, ...]:
-        return self._bounds[bound](*names)
-
     def _series(self, family: Family, bound: str, *names: str, more: str = "") -> Any:
         """The child of a family for bounded names, and one label ``more`` that needs no
         bound. Kept: to look it up takes four times as long as to count."""
         place = family.name, names, more
         found = self._kept.get(place)
         if found is None:
-            labels = self._bounded(bound, *names)
+            labels = self._bounds[bound](*names)
             found = self._child(family, *labels, *((more,) if more else ()))
             if len(self._kept) < _MOST_KEPT:
                 self._kept[place] = found
@@ -107,18 +104,17 @@ class PrometheusObserver:
         if isinstance(event, _RAN):
             self._series(f.ATTEMPT_SECONDS, "topic_kind", *names).observe(event.duration_s)
         if isinstance(event, events.Failed | events.Retried):
-            self._child(f.ERRORS, *self._bounded("code", event.code)).inc()
+            self._series(f.ERRORS, "code", event.code).inc()
         elif isinstance(event, events.FenceRefused):
-            self._child(f.REFUSALS, *self._bounded("fixed", event.verb, event.verdict)).inc()
+            self._series(f.REFUSALS, "fixed", event.verb, event.verdict).inc()
         elif isinstance(event, events.Lost):
             self._child(f.LOST_LEASES, event.reason).inc()
 
     def _cancel_requested(self, event: events.CancelRequested) -> None:
-        self._child(f.CANCELS, *self._bounded("topic", event.topic)).inc()
+        self._series(f.CANCELS, "topic", event.topic).inc()
 
     def _abandoned(self, event: events.Abandoned) -> None:
-        labels = self._bounded("topic_kind", event.topic, event.kind)
-        self._child(f.ABANDONED, *labels).inc()
+        self._series(f.ABANDONED, "topic_kind", event.topic, event.kind).inc()
 
     # --- the worker -------------------------------------------------------
 
@@ -141,22 +137,21 @@ class PrometheusObserver:
             self._child(f.PART_UP, part).set(1)
 
     def _fired(self, event: events.Fired) -> None:
-        self._child(f.TICKS, *self._bounded("schedule", event.name)).inc()
+        self._series(f.TICKS, "schedule", event.name).inc()
         self._child(f.TICK_LATE_SECONDS).observe(max(0.0, event.late_s))
 
     # --- jobs -------------------------------------------------------------
 
     def _job(self, event: JobEvent) -> None:
-        job = self._bounded("job", event.job)
         if event.kind in ("succeeded", "failed"):
-            self._child(f.JOB_RUNS, *job, event.kind).inc()
-            self._child(f.JOB_SECONDS, *job).observe(event.duration_s)
+            self._series(f.JOB_RUNS, "job", event.job, more=event.kind).inc()
+            self._series(f.JOB_SECONDS, "job", event.job).observe(event.duration_s)
         if event.kind == "succeeded":
-            self._child(f.JOB_LAST_SUCCESS, *job).set(event.at_unix)
+            self._series(f.JOB_LAST_SUCCESS, "job", event.job).set(event.at_unix)
         elif event.kind == "retrying":
-            self._child(f.JOB_RETRIES, *job).inc()
+            self._series(f.JOB_RETRIES, "job", event.job).inc()
         elif event.kind == "skipped":
-            self._child(f.JOB_SKIPS, *self._bounded("skip", event.job, event.reason)).inc()
+            self._series(f.JOB_SKIPS, "skip", event.job, event.reason).inc()
 
 
 def _made(wanted: Iterable[Family], registry: CollectorRegistry) -> Iterable[tuple[str, Any]]:
