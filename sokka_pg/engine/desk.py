@@ -469,8 +469,11 @@ class Engine:
 
     def _idle(self, now: float) -> bool:
         """Nothing here that will end, and nothing known of that could be taken."""
-        quiet = self._hunger.empty >= self._empty_to_idle(now) and not self._hunger.hungry
-        return quiet and not self.unsettled and self._wants_more(now)
+        return self._found_nothing(now) and not self._hunger.hungry and not self.unsettled
+
+    def _found_nothing(self, now: float) -> bool:
+        """Often enough in a row, with slots to spare."""
+        return self._hunger.empty >= self._empty_to_idle(now) and self._wants_more(now)
 
     def _empty_to_idle(self, now: float) -> int:
         return EMPTY_TO_IDLE_IN_STREAM if self._in_stream(now) else EMPTY_TO_IDLE
@@ -480,16 +483,15 @@ class Engine:
 
     def _is_told_of_a_stream(self, now: float) -> bool:
         """Notified again and again of what it would find by itself."""
-        told = self._timers.marked_until > now and self._hunger.wakes >= STREAM_WAKES
+        told = self._told(now) and self._hunger.wakes >= STREAM_WAKES
         return told and not self.stopping and self._in_stream(now)
 
     def _hungry(self, now: float) -> bool:
         return self._hunger.hungry or now >= self._timers.poll_at
 
     def _should_mark(self, now: float) -> bool:
-        idle = self._hunger.empty >= self._empty_to_idle(now) and self._wants_more(now)
         old = self._timers.marked_until - now < self.settings.mark_s / 3
-        return idle and old and self._hunger.listening
+        return old and self._hunger.listening and self._found_nothing(now)
 
     def _told(self, now: float) -> bool:
         return self._hunger.listening and self._timers.marked_until > now
