@@ -84,8 +84,10 @@ declare
 begin
     return query select m.ord, m.task_id, 'ok', null::jsonb
                    from unnest(v_ended.task_ids, v_ended.ords) m (task_id, ord);
-    return query select * from sokka.judge_missed(
-        p_pid, p_task_ids, p_tokens, p_ords, v_ended.ords, v_ended.ended_at);
+    if cardinality(v_ended.ords) < cardinality(p_task_ids) then
+        return query select * from sokka.judge_missed(
+            p_pid, p_task_ids, p_tokens, p_ords, v_ended.ords, v_ended.ended_at);
+    end if;
 end
 $$;
 
