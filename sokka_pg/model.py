@@ -632,7 +632,8 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class WorkLook:
-    """Whether a reserve would find something, and what the sweep did if there was one."""
+    """Whether a reserve would find something, what the sweep did if there was one, and how
+    many workers sleep on these topics and are told by whoever sweeps."""
 
     ready: bool
     swept: bool
@@ -641,6 +642,7 @@ class WorkLook:
     expired: int
     failed_lost: int
     next_due_at: datetime | None
+    sleepers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ grant execute on function
     :"schema".try_lock, :"schema".renew_lock, :"schema".release_lock, :"schema".assert_lock,
     :"schema".put_schedule, :"schema".get_schedule, :"schema".next_schedule_at,
     :"schema".due_schedules, :"schema".fire_schedules,
-    :"schema".look_for_work, :"schema".mark_idle, :"schema".clear_idle,
+    :"schema".look_for_work, :"schema".look_around, :"schema".mark_idle, :"schema".clear_idle,
     :"schema".sweep, :"schema".prepare_partitions, :"schema".apply_retention,
     :"schema".clock, :"schema".topic_hash, :"schema".schema_version
     to :"worker";

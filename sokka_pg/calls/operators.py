@@ -271,17 +271,21 @@ def sweep(max_tasks: int = 1_000) -> Call[SweepReport]:
 _SWEEP = Statement("sweep", columns_of(SweepReport), (("max_tasks", "integer"),))
 
 
-def look_for_work(topics: Sequence[str], within: Duration) -> Call[WorkLook]:
+def look_around(
+    topics: Sequence[str], within: Duration, *, older: bool = False
+) -> Call[WorkLook]:
+    """``older``: as a schema before revision 0007 has it, which knows of no sleepers."""
     params = {
         "topics": array_text(arguments.topics(topics)),
         "within": arguments.lease_time(within, "within"),
     }
-    return Call(_LOOK, params, lambda rows: WorkLook(*rows[0]), repeatable=True)
+    statement = _LOOK_OLDER if older else _LOOK
+    return Call(statement, params, lambda rows: WorkLook(*rows[0]), repeatable=True)
 
 
-_LOOK = Statement(
-    "look_for_work", columns_of(WorkLook), (("topics", "text[]"), ("within", "interval"))
-)
+_LOOK_ARGUMENTS = (("topics", "text[]"), ("within", "interval"))
+_LOOK = Statement("look_around", columns_of(WorkLook), _LOOK_ARGUMENTS)
+_LOOK_OLDER = Statement("look_for_work", columns_of(WorkLook)[:-1], _LOOK_ARGUMENTS)
 
 
 def prepare_partitions() -> Call[int]:

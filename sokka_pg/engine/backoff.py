@@ -28,7 +28,11 @@ class Backoff:
         # 30 doublings pass any cap; more would only overflow
         wait = min(self.most_s, self.first_s * 2.0 ** min(self.failures, 30))
         self.failures += 1
-        return wait * (0.5 + 0.5 * self._roll())
+        return self.spread(wait)
+
+    def spread(self, wait_s: float) -> float:
+        """Some time of the upper half of this one."""
+        return wait_s * (0.5 + 0.5 * self._roll())
 
     def reset(self) -> None:
         self.failures = 0

@@ -60,8 +60,12 @@ POLITE_S = 0.1
 REST, LONG_REST, RESTS = 2, 3, 3
 """How many times as long one sleeps who would be notified, and saw that another had swept
 just now: that one comes back in time. Who sees so for the fourth time in a row is one of
-many. A hundred idle workers then look some forty times a second, and there is a sweep every
-second all the same."""
+many."""
+LOOKS_PER_S, LONGEST_REST = 2, 30
+"""Many look about so often together, however many they are: whoever sweeps looks for all of
+them, and where that one has died the next look comes soon. Each of a hundred looks every 15 to
+30 seconds: longer would not save much, and is how long one whose connection for notifications
+has died unnoticed does without."""
 SHORTEST_SWEEP_S = 0.05
 SECOND_LEAST, SECOND_MOST = 64, 300
 """A second call goes out for a third of what may be held, within these: fewer settlements
@@ -277,7 +281,7 @@ class Engine:
         self._hunger.sweeps = event.swept
         rests = self._told(now) and not (event.swept or event.ready)
         self._hunger.rests = self._hunger.rests + 1 if rests else 0
-        times = (LONG_REST if self._hunger.rests > RESTS else REST) if rests else 1
+        times = self._rest(event.sleepers) if rests else 1
         self._timers.poll_at = now + self._poll_delay(now, times)
         self._sweep_next(event.due_in_s, event.swept, now, times)
         if event.ready and event.readied:
@@ -286,8 +290,16 @@ class Engine:
             # as at a poll; still idle until something comes, for others may be quicker
             self._hunger.hungry = True
 
+    def _rest(self, sleepers: int) -> float:
+        """How many times as long as else, for one who rests beside so many others."""
+        if self._hunger.rests <= RESTS:
+            return REST
+        # Spread: those that started together must not look together.
+        long = self.backoff.spread(min(LONGEST_REST, sleepers / LOOKS_PER_S))
+        return max(LONG_REST, long)
+
     def _sweep_next(
-        self, due_in_s: float | None, swept: bool, now: float, times: int = 1
+        self, due_in_s: float | None, swept: bool, now: float, times: float = 1
     ) -> None:
         wait = self.settings.sweep_s * times
         if due_in_s is not None:
@@ -496,7 +508,7 @@ class Engine:
     def _told(self, now: float) -> bool:
         return self._hunger.listening and self._timers.marked_until > now
 
-    def _poll_delay(self, now: float, times: int = 1) -> float:
+    def _poll_delay(self, now: float, times: float = 1) -> float:
         """Polls thin out while nothing comes, faster when a notification would tell.
 
         Not at once even then: a reserve looks for late commits only every second or

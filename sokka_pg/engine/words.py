@@ -149,12 +149,14 @@ class SweepDone:
 class Looked:
     """Answer to ``Look``. ``ready``: there is work for us. ``swept``: it was a sweep too,
     which readied so many tasks; ``due_in_s`` is then as a sweep says it, else when a
-    snoozed task is due, if soon."""
+    snoozed task is due, if soon. ``sleepers``: so many wait for the same work, and are told
+    of it by whoever sweeps."""
 
     ready: bool
     swept: bool
     readied: int
     due_in_s: float | None
+    sleepers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,15 @@ log = logging.getLogger("sokka_pg.worker")
 SWEEP_BATCH = 2000
 """Of each sort; a sweep comes twenty times a second at most, so that is what limits how fast
 tasks that are due all at once can be woken."""
-MARK = timedelta(seconds=120)
+MARK = timedelta(seconds=240)
 """Renewed when two thirds are over. A worker that was killed leaves its mark for so long, and
 who enqueues notifies nobody."""
 SWEPT_WITHIN, OTHERS_SWEPT_WITHIN = timedelta(seconds=0.75), timedelta(seconds=1.25)
 """An idle worker sweeps if nobody has within this time: one that swept before, in less than
 the time between two of its looks, so that it does so every second as long as it lives; the
 others later, so that it is always the same one, whose session knows how (a first sweep
-takes 5 ms, the next 1). Where it has died, another one sweeps within three (``LONG_REST``)."""
+takes 5 ms, the next 1). Where it has died, another one sweeps within three seconds: there are
+looks enough (``engine.desk.LOOKS_PER_S``)."""
 SECOND_KEPT_S = 30.0
 """How long the second connection stays after its last call."""
 ACCEPTED = Answer("ok")
@@ -52,6 +53,7 @@ class Desk:
         self._second_at = 0.0
         self._failing_since: float | None = None
         self._may_look = True
+        self._older_looks = False
         self._older = False
 
     async def open(self, patience_s: float, given_up: Callable[[], bool]) -> None:
@@ -170,24 +172,33 @@ class Desk:
 
     async def _look(self, again: bool) -> words.Looked:
         sent_at = monotonic()
-        if self._may_look:
-            within = SWEPT_WITHIN if again else OTHERS_SWEPT_WITHIN
+        found = await self._look_around(SWEPT_WITHIN if again else OTHERS_SWEPT_WITHIN)
+        if found is None:
+            # An older schema, or a role that was granted what that one had: reserve to see.
+            done = await self._sweep()
+            return words.Looked(True, True, done.readied, done.due_in_s)
+        if found.swept:
+            self._swept(found, sent_at)
+        return words.Looked(
+            found.ready, found.swept, found.woken + found.taken_back,
+            _seconds_to(found.next_due_at), found.sleepers,
+        )
+
+    async def _look_around(self, within: timedelta) -> WorkLook | None:
+        """None: this schema lets us have no look that reserves nothing."""
+        while self._may_look:
             try:
-                found = await self._link.send(calls.look_for_work(self._topics, within))
+                return await self._link.send(
+                    calls.look_around(self._topics, within, older=self._older_looks)
+                )
             except SokkaError as error:
                 if not _forbidden(error):
                     raise
-                log.warning("cannot look for work without reserving: %s", error)
-                self._may_look = False
-            else:
-                if found.swept:
-                    self._swept(found, sent_at)
-                readied = found.woken + found.taken_back
-                due_in_s = _seconds_to(found.next_due_at)
-                return words.Looked(found.ready, found.swept, readied, due_in_s)
-        # An older schema, or a role that was granted what that one had: reserve to see.
-        swept = await self._sweep()
-        return words.Looked(True, True, swept.readied, swept.due_in_s)
+                if self._older_looks:
+                    log.warning("cannot look for work without reserving: %s", error)
+                    self._may_look = False
+                self._older_looks = True
+        return None
 
     def _swept(self, report: SweepReport | WorkLook, sent_at: float) -> None:
         self._feed.emit(events.Called("sweep", monotonic() - sent_at))

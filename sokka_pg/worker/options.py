@@ -31,9 +31,9 @@ class WorkerOptions:
     handlers that take milliseconds, and no more than about 8 MiB of payloads.
     ``calls``: 1 or 2, how many to settle and reserve may be under way; the second, on a
     connection of its own, only while there is much to do.
-    ``poll``: how often an idle worker looks although nothing was notified; half as often
-    while others sweep and it listens. ``startup``: how long it waits for a database that
-    is not there yet. ``listen``: whether to be notified at all.
+    ``poll``: how often an idle worker looks although nothing was notified; the more idle
+    workers tell each other, the less often, down to twice a minute. ``startup``: how long it
+    waits for a database that is not there yet. ``listen``: whether to be notified at all.
     ``schedules``: whether to put the app's schedules and to fire whatever is due.
     """
 

@@ -2,7 +2,9 @@
 -- heartbeat changes (lease_expires_at, progress, checkpoint, record_ver) stand in
 -- no index and pages keep room, so that heartbeats are HOT updates.
 create table sokka.tasks (
-    task_id             uuid primary key,
+    -- A claim makes a second entry for the same key, beside the first. In pages that are full
+    -- it looked for entries to delete, and split them (5 % of a task's work in batches of 500).
+    task_id             uuid primary key with (fillfactor = 50),
     task_group_id       uuid not null,
     created_at          timestamptz not null,
     updated_at          timestamptz not null,

@@ -115,6 +115,7 @@ async def test_where_it_may_not_look_it_sweeps_and_reserves(
 ) -> None:
     """A schema from before, or a role that was granted what that one had."""
     conn.execute("update sokka.settings set notify = false")
+    conn.execute("drop function sokka.look_around")
     if how == "missing":
         conn.execute("drop function sokka.look_for_work")
     else:
@@ -134,6 +135,33 @@ async def test_where_it_may_not_look_it_sweeps_and_reserves(
         await until_async(lambda: sum(isinstance(call, words.Look) for call in made) > 1, "looks")
         conn.execute("select from sokka.create_task('t', p_kind => 'work')")
         await asyncio.wait_for(done.wait(), 10)
+
+
+async def test_whoever_sweeps_tells_the_others_of_what_they_were_not_told(
+    app: Sokka, working: Working, conn: psycopg.Connection, made: Calls
+) -> None:
+    """Of a topic that it does not serve itself."""
+    app.task(topic="t")(nothing)
+    started = asyncio.Event()
+
+    @app.task(topic="u")
+    async def work(context: TaskContext) -> None:
+        started.set()
+
+    async with working("t"):
+        await until_idle(made)
+        # From here on that one sweeps, and this one, which would look by itself once a minute.
+        async with working("u", poll=60):
+            await until_async(
+                lambda: conn.execute(
+                    "select from sokka.idle_workers where topic = 'u'"
+                ).fetchone() is not None, "the mark",
+            )  # fmt: skip
+            with conn.transaction():
+                conn.execute("update sokka.settings set notify = false")
+                conn.execute("select from sokka.create_task('u', p_kind => 'work')")
+                conn.execute("update sokka.settings set notify = true")
+            await asyncio.wait_for(started.wait(), 20)
 
 
 async def test_a_delayed_task_wakes_when_it_is_due(

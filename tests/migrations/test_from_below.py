@@ -176,13 +176,18 @@ def test_who_may_work_in_the_old_ways_may_in_the_new_ones(empty_db: str, produce
             f" to {producer}"
         )
     migrate.upgrade(empty_db)
-    assert {"exchange_leases", "exchange_work", "look_for_work"} <= functions_of(empty_db, producer)
+    assert {
+        "exchange_leases", "exchange_work", "look_for_work", "look_around",
+    } <= functions_of(empty_db, producer)  # fmt: skip
     migrate.downgrade(empty_db, to="0003")
     assert "settle_and_reserve" in functions_of(empty_db, producer)
 
 
-async def test_a_worker_serves_a_schema_that_has_not_been_migrated_yet(empty_db: str) -> None:
-    migrate.upgrade(empty_db, to="0003")
+@pytest.mark.parametrize("revision", ["0003", "0006"])
+async def test_a_worker_serves_a_schema_that_has_not_been_migrated_yet(
+    empty_db: str, revision: str
+) -> None:
+    migrate.upgrade(empty_db, to=revision)
     app = Sokka(empty_db)
     ran = []
 
@@ -205,10 +210,14 @@ async def test_a_worker_serves_a_schema_that_has_not_been_migrated_yet(empty_db:
     assert found == (3,)
 
 
-def test_a_revision_of_functions_alone_waits_for_nobody_who_reads(empty_db: str) -> None:
+@pytest.mark.parametrize(("below", "above"), [("0004", "0005"), ("0006", "0007")])
+def test_a_revision_of_functions_alone_waits_for_nobody(
+    empty_db: str, below: str, above: str
+) -> None:
     """One that locked all there is never came to its turn among busy workers."""
-    migrate.upgrade(empty_db, to="0004")
-    with psycopg.connect(empty_db) as reader:
-        reader.execute("select from sokka.tasks, sokka.topics, sokka.live_leases")
-        migrate.upgrade(empty_db, to="0005", run=Run(patience=timedelta(seconds=5)))
-        migrate.downgrade(empty_db, to="0004", run=Run(patience=timedelta(seconds=5)))
+    migrate.upgrade(empty_db, to=below)
+    with psycopg.connect(empty_db) as caller:
+        caller.execute("select from sokka.tasks, sokka.topics, sokka.live_leases")
+        caller.execute("select from sokka.create_task('t')")
+        migrate.upgrade(empty_db, to=above, run=Run(patience=timedelta(seconds=5)))
+        migrate.downgrade(empty_db, to=below, run=Run(patience=timedelta(seconds=5)))

@@ -20,7 +20,7 @@ RESERVERS = {
     "exchange_leases",
     "exchange_work",
 }
-SWEEPERS = {"sweep", "look_for_work"} | RESERVERS
+SWEEPERS = {"sweep", "look_for_work", "look_around"} | RESERVERS
 GRANTERS = {"acquire_lease"} | RESERVERS
 CREATORS = {"create_task", "create_tasks", "fan_out", "fire_schedules", "resubmit_task"}
 KEEPERS = {"extend_lease", "renew_lease", "extend_leases", "report_progress", "save_checkpoint"}

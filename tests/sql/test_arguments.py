@@ -99,6 +99,9 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "list_leased_tasks": {"topic": BAD_NAMES, "limit": BAD_COUNTS, "cursor": ["", "nothing"]},
     "sweep": {"max_tasks": BAD_COUNTS},
     "apply_retention": {"max_rows": [None, 0, -1, 100001]},
+    "look_around": {
+        "topics": [None, [], [None], ["a\nb"]], "within": [None, "0", "-1 s", "2 years"],
+    },
     "look_for_work": {
         "topics": [None, [], [None], ["a\nb"]], "within": [None, "0", "-1 s", "2 years"],
     },
@@ -215,6 +218,7 @@ def right_arguments(function: str, claim: states.Claim) -> Arguments:
         "list_leased_tasks": {"topic": "t"},
         "sweep": {},
         "apply_retention": {},
+        "look_around": {"topics": ["t"], "within": "1 s"},
         "look_for_work": {"topics": ["t"], "within": "1 s"},
         "mark_idle": {"topics": ["t"], "pid": "w1", "for": "1 s"},
         "try_lock": {"key": "k", "owner": "w1", "ttl": "1 s"},
@@ -298,6 +302,7 @@ INFINITE = {
     "snooze_task": "snooze",
     "retry_task": "delay",
     "set_topic": "retention",
+    "look_around": "within",
     "look_for_work": "within",
     "mark_idle": "for",
     "try_lock": "ttl",

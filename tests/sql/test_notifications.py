@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.sql.calling import Clock, Queue
+from tests.sql.calling import Clock, Queue, go_on_at_every_glance
 from tests.sql.states import ERROR
 
 Another = Callable[..., Queue]
@@ -135,6 +135,54 @@ def test_a_notification_says_no_more_than_a_hash_of_the_topic(
     fresh.create(secret, data=Jsonb("x" * 500_000))
     (said,) = heard(fresh, listener)
     assert len(said) == 9
+
+
+SWEEPS = {
+    "sweep": "select from sokka.sweep()",
+    "look_around": "select from sokka.look_around(array['other'], '1 ms')",
+    "reserve_tasks": "select from sokka.reserve_tasks(array['other'], 'w', 1)",
+}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweep_tells_who_sleeps_on_a_topic_with_a_task(
+    fresh: Queue, listener: Queue, clock: Clock, sweep: str
+) -> None:
+    """Of which nobody was told, or one who has died since."""
+    clock.stop()
+    for topic in ("ready", "paused", "nobody_sleeps"):
+        fresh.create(topic)
+    fresh.call("pause_topic", topic="paused")
+    idle(fresh, "ready", "paused", "nothing_there")
+    clock.advance("1 s")
+    fresh.execute(SWEEPS[sweep])
+    assert heard(fresh, listener) == [sound(fresh, "ready")]
+    clock.advance("0.1 s")  # so often at the most, however often somebody sweeps
+    for _ in range(3):
+        fresh.execute(SWEEPS["sweep"])
+    assert heard(fresh, listener) == [sound(fresh, "ready")]
+    clock.advance("1 minute")
+    fresh.execute(SWEEPS[sweep])
+    assert heard(fresh, listener) == []
+
+
+def test_a_sweep_that_is_held_up_by_sleepers_goes_on_behind_them_the_next_time(
+    fresh: Queue, listener: Queue, clock: Clock
+) -> None:
+    clock.stop()
+    topics = [f"t{n}" for n in range(5)]
+    for topic in topics:
+        fresh.create(topic)
+    go_on_at_every_glance(fresh, "7 ms")
+    idle(fresh, *topics)
+    found = []
+    for _ in range(12):
+        fresh.execute("select from sokka.tell_sleepers()")
+        said = heard(fresh, listener)
+        assert len(said) < len(topics)
+        found += said
+    assert set(found) == {sound(fresh, topic) for topic in topics}
+    assert max(map(found.count, found)) <= 1 + min(map(found.count, found))
 
 
 def test_a_worker_does_not_fall_asleep_while_somebody_enqueues(

@@ -147,7 +147,7 @@ def test_a_task_that_was_due_when_it_was_committed_is_woken_by_the_next_sweep(
     late.connection.commit()
     clock.advance("0.05 s")
     with fresh.connection.transaction(force_rollback=True):
-        look = fresh.one("look_for_work", topics=["t"], within="1 hour")
+        look = fresh.one("look_around", topics=["t"], within="1 hour")
         assert (look.swept, look.ready) == (by_the_next, by_the_next)
     assert fresh.one("sweep").woken == by_the_next
     clock.advance("1 s")

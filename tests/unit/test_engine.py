@@ -50,9 +50,9 @@ class Desk:
 
     def looked(
         self, ready: bool = False, *, swept: bool = False, readied: int = 0,
-        due_in_s: float | None = None,
+        due_in_s: float | None = None, sleepers: int = 0,
     ) -> list[words.Command]:
-        return self.tell(words.Looked(ready, swept, readied, due_in_s))
+        return self.tell(words.Looked(ready, swept, readied, due_in_s, sleepers))
 
     def second(self, leases: Sequence[LeasedTask] = (), *answers: Answer) -> list[words.Command]:
         """The answer to the second exchange under way."""
@@ -292,6 +292,37 @@ def test_one_who_would_be_notified_rests_while_another_sweeps() -> None:
         it.later(gap(it))
         it.only(words.Look)
     assert rests == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("sleepers", "rest"), [(1, 3.0), (6, 3.0), (8, 4.0), (20, 10.0), (60, 30.0), (5000, 30.0)]
+)
+def test_the_more_sleep_the_longer_each_of_them_rests(sleepers: int, rest: float) -> None:
+    it = looked_often(marked(mark_s=1000), swept=True)
+    rests = []
+    for _ in range(5):
+        it.looked(swept=False, sleepers=sleepers)
+        rests.append(gap(it))
+        it.later(gap(it))
+        it.only(words.Look)
+    assert rests == [2.0, 2.0, 2.0, rest, rest]
+    it.looked(swept=True, sleepers=sleepers)
+    assert gap(it) == 1.0
+
+
+def test_those_who_rest_do_not_look_together() -> None:
+    rolls = iter([0.0, 0.5])
+    found = []
+    for _ in range(2):
+        it = marked(mark_s=1000)
+        it.engine.backoff = Backoff(roll=lambda: next(rolls))
+        looked_often(it, swept=True)
+        for _ in range(3):
+            it.looked(swept=False, sleepers=60)
+            it.later(gap(it))
+        it.looked(swept=False, sleepers=60)
+        found.append(gap(it))
+    assert found == [15.0, 22.5]
 
 
 def test_one_who_swept_is_asked_to_sweep_again() -> None:

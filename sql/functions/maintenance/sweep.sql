@@ -219,6 +219,37 @@ begin
 end
 $$;
 
+-- tell_sleepers: notify who sleeps on a topic in which a task is ready: its notification was
+-- lost, or went to one who has died since. So of many who sleep few need to look. Stops
+-- after 20 ms; the next call of this session goes on behind the topic that it came to.
+create function sokka.tell_sleepers() returns void
+language plpgsql as $$
+declare
+    v_started constant timestamptz := sokka.clock();
+    v_after constant text := coalesce(sokka.scan_hint('sleepers') ->> 'after', '');
+    v_topic text;
+    v_left text;
+begin
+    for v_topic in
+        select distinct w.topic from sokka.idle_workers w
+         where w.topic > v_after and w.idle_until > v_started
+         order by w.topic
+    loop
+        if sokka.sees_ready(v_topic) and not exists (
+                select from sokka.topics t where t.topic = v_topic and t.paused_at is not null) then
+            perform sokka.tell_idle(v_topic);
+        end if;
+        if sokka.clock() - v_started > interval '20 milliseconds' then
+            v_left := v_topic;
+            exit;
+        end if;
+    end loop;
+    if coalesce(v_left, '') <> v_after then
+        perform sokka.set_scan_hint('sleepers', jsonb_build_object('after', v_left));
+    end if;
+end
+$$;
+
 -- sweep_once: one sweep, unless somebody else is sweeping: then a row of zeros that
 -- says when to look again. The lock is the session's and given back here: the
 -- transaction of a reserve that sweeps may stay open for long.
@@ -230,6 +261,7 @@ language plpgsql as $$
 declare
     v_class constant integer := 'sokka.settings'::regclass::oid::integer;
     v_now constant bigint := date_part('epoch', sokka.clock()) * 1000;
+    v_first boolean;
     v_done record;
 begin
     if not pg_try_advisory_lock(v_class, 1) then
@@ -243,10 +275,14 @@ begin
     begin
         -- Written now and then only: it makes a transaction that changes nothing else wait
         -- for the disk.
-        if v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99 then
+        v_first := v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99;
+        if v_first then
             perform setval('sokka.swept_at_seq', v_now);
         end if;
         v_done := sokka.sweep_parts(p_max);
+        if v_first then
+            perform sokka.tell_sleepers();
+        end if;
     exception when others or query_canceled then
         perform pg_advisory_unlock(v_class, 1);
         raise;

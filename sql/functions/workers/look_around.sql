@@ -75,18 +75,20 @@ begin
 end
 $$;
 
--- look_for_work: whether a reserve would find something; takes nothing.
+-- look_around: whether a reserve would find something; takes nothing.
 -- Needs:  topics, a READ COMMITTED transaction.
 -- Leaves: swept, at most 200 tasks of each sort, where nobody had within p_within or a
 --         snoozed task came due since.
 -- Returns one row: ready (in one of the topics that are not paused), swept, the sweep's
---         counts, and when the next sweep is worth doing: after a sweep what it says, else
---         when a snoozed task is due, if within a second.
+--         counts, when the next sweep is worth doing (after a sweep what it says, else
+--         when a snoozed task is due, if within a second), and how many sleep on these
+--         topics and would be notified by a sweep that finds a task for them (0: nobody is
+--         notified here).
 -- Raises: 22023, 25001.   Locks: as sweep, where it sweeps.
-create function sokka.look_for_work(p_topics text[], p_within interval)
+create function sokka.look_around(p_topics text[], p_within interval)
 returns table (
     ready boolean, swept boolean, woken integer, taken_back integer, expired integer,
-    failed_lost integer, next_due_at timestamptz
+    failed_lost integer, next_due_at timestamptz, sleepers integer
 )
 language plpgsql security definer
 set search_path = pg_catalog, sokka, pg_temp
@@ -163,6 +165,27 @@ begin
         -- Once more, topic by topic: whichever is slow is noted.
         perform sokka.sees_ready(u.topic) from unnest(p_topics) u (topic);
     end if;
+    select count(distinct w.pid) into sleepers
+      from sokka.idle_workers w, sokka.settings s
+     where s.notify and w.topic = any (p_topics) and w.idle_until > v_now;
     return next;
+end
+$$;
+
+-- look_for_work: look_around without the sleepers, as workers of before revision 0007 ask.
+create function sokka.look_for_work(p_topics text[], p_within interval)
+returns table (
+    ready boolean, swept boolean, woken integer, taken_back integer, expired integer,
+    failed_lost integer, next_due_at timestamptz
+)
+language plpgsql security definer
+set search_path = pg_catalog, sokka, pg_temp
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '3s'
+as $$
+begin
+    return query
+        select a.ready, a.swept, a.woken, a.taken_back, a.expired, a.failed_lost, a.next_due_at
+          from sokka.look_around(p_topics, p_within) a;
 end
 $$;

@@ -1,4 +1,4 @@
-"""look_for_work: whether there is work, without taking any; a sweep where nobody swept."""
+"""look_around: whether there is work, without taking any; a sweep where nobody swept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.sql.calling import Clock, Queue, Row, go_on_at_every_glance
 from tests.sql.test_reserve import fill, take
 
 Another = Callable[..., Queue]
-ZEROS = {"woken": 0, "taken_back": 0, "expired": 0, "failed_lost": 0}
+ZEROS = {"woken": 0, "taken_back": 0, "expired": 0, "failed_lost": 0, "sleepers": 0}
 
 
 def look(queue: Queue, *topics: str, within: str = "1 hour") -> Row:
     """A look that does not sweep, unless told to."""
-    return queue.one("look_for_work", topics=list(topics or ("t",)), within=within)
+    return queue.one("look_around", topics=list(topics or ("t",)), within=within)
 
 
 @pytest.fixture
@@ -32,6 +32,32 @@ def swept(fresh: Queue) -> Queue:
 
 def test_an_empty_queue_shows_nothing(swept: Queue) -> None:
     assert vars(look(swept)) == {"ready": False, "swept": False, "next_due_at": None} | ZEROS
+
+
+def test_look_for_work_says_the_same_without_the_sleepers(swept: Queue, clock: Clock) -> None:
+    clock.stop()
+    swept.create("t")
+    swept.leased("lost", lease="1 s")
+    clock.advance("1 s")
+    before = swept.one("look_for_work", topics=["t"], within="1 hour")
+    assert vars(before) | {"sleepers": 0} == vars(look(swept))
+    with swept.connection.transaction(force_rollback=True):
+        found = swept.one("look_for_work", topics=["t"], within="1 ms")
+        assert (found.ready, found.swept, found.taken_back) == (True, True, 1)
+
+
+def test_it_counts_those_who_sleep_on_its_topics_once_each(swept: Queue, clock: Clock) -> None:
+    clock.stop()
+    for pid, topics in (("a", ["t", "u"]), ("b", ["t"]), ("c", ["v"])):
+        assert swept.value("select sokka.mark_idle(%s, %s, '1 minute')", topics, pid)
+    assert look(swept, "t", "u").sleepers == 2
+    assert look(swept, "v").sleepers == 1
+    assert look(swept, "w").sleepers == 0
+    swept.execute("update sokka.settings set notify = false")
+    assert look(swept, "t", "u").sleepers == 0
+    swept.execute("update sokka.settings set notify = true")
+    clock.advance("1 minute")
+    assert look(swept, "t", "u").sleepers == 0
 
 
 def test_a_ready_task_is_seen_and_stays_as_it_is(swept: Queue) -> None:
@@ -79,7 +105,7 @@ def test_one_of_several_topics_is_enough(swept: Queue) -> None:
 def test_every_topic_is_checked_also_behind_one_with_work(swept: Queue) -> None:
     swept.create("a")
     for wrong in ("", "x" * 201, None):
-        refused = swept.refused("look_for_work", topics=["a", wrong], within="1 hour")
+        refused = swept.refused("look_around", topics=["a", wrong], within="1 hour")
         assert refused.sqlstate == "22023"
 
 
@@ -174,7 +200,7 @@ def test_it_says_all_that_its_sweep_did_and_when_the_next_is_due(
     found = look(swept, "t", within="100 ms")
     assert vars(found) == {
         "ready": False, "swept": True, "woken": 1, "taken_back": 1, "expired": 1,
-        "failed_lost": 1, "next_due_at": now + timedelta(seconds=9),
+        "failed_lost": 1, "next_due_at": now + timedelta(seconds=9), "sleepers": 0,
     }  # fmt: skip
 
 
@@ -229,7 +255,7 @@ def test_one_who_finds_another_sweeping_goes_on(swept: Queue, another: Another) 
 def test_an_old_snapshot_is_refused(fresh: Queue, another: Another, isolation: str) -> None:
     caller = another(autocommit=False)
     caller.execute(f"set transaction isolation level {isolation}")
-    assert caller.refused("look_for_work", topics=["t"], within="1 s").sqlstate == "25001"
+    assert caller.refused("look_around", topics=["t"], within="1 s").sqlstate == "25001"
 
 
 def read_entries(queue: Queue, index: str) -> int:
