@@ -51,6 +51,7 @@ def environment(found: Mapping[str, Any]) -> list[list[str]]:
     return [
         ["machine", f"{env['cpus']} processors ({env['cpu']}), {env['memory_gib']} GiB"],
         ["kernel", env["kernel"]],
+        *_memory(env.get("a_page_us")),
         ["server", f"PostgreSQL {server['server_version']}, "
                    + ", ".join(f"{k} {v}" for k, v in env["settings"].items())],
         ["client", f"Python {env['python']}, "
@@ -59,6 +60,15 @@ def environment(found: Mapping[str, Any]) -> list[list[str]]:
         ["load of the machine before", str(env["load_before"])],
         ["plan", ", ".join(f"{k} {v}" for k, v in env["plan"].items())],
     ]  # fmt: skip
+
+
+def _memory(page: Mapping[str, float] | None) -> list[list[str]]:
+    if page is None:  # a run from before it was looked at
+        return []
+    return [[
+        "a page of memory",
+        f"{page['at_once']} us; {page['after_a_second']} when nobody touched it for a second",
+    ]]  # fmt: skip
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

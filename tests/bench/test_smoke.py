@@ -85,6 +85,11 @@ def test_the_environment_says_machine_server_and_settings(host: hosts.Host) -> N
     for name in ("cpu", "cpus", "memory_gib", "kernel", "libraries", "commit", "settings", "plan"):
         assert found[name], name
     assert found["settings"]["synchronous_commit"] == "on"
+    assert 0 < found["a_page_us"]["at_once"] < 1000
+    assert found["a_page_us"]["after_a_second"] > 0
+    assert any("when nobody touched it" in row[1] for row in tables.environment({
+        "environment": found,
+    }))  # fmt: skip
     assert found["server"]["server_version"].startswith(str(host.server.version))
 
 
