@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/sokka demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 # What takes minutes: faults one by one, failovers, a whole run of faults (docs/proof.md).
 test-long: $(READY)

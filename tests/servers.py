@@ -33,6 +33,7 @@ CONTAINER_MAJORS = (14, 18)  # oldest and newest supported, as in compose.yaml
 # A crash of the machine may lose these servers; crashes of the server itself don't.
 LAUNCH_SETTINGS = {
     "fsync": "off",
+    "full_page_writes": "off",
     "max_connections": "200",
     "max_prepared_transactions": "10",
     "timezone": "UTC",
@@ -70,7 +71,9 @@ class Server:
     def create(self, template: str = "template0") -> str:
         """Make a database, a copy of ``template``, and return its name."""
         name = f"sokka_test_{uuid.uuid4().hex}"
-        self._admin.execute(f"create database {name} template {template}")
+        # By the log, which is the default, it takes half as long again (22 ms).
+        strategy = "strategy file_copy" if self.major >= 15 else ""
+        self._admin.execute(f"create database {name} template {template} {strategy}")
         return name
 
     def drop(self, name: str) -> None:
