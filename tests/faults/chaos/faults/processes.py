@@ -57,18 +57,20 @@ class Killed(Repeated):
 
 
 class Paused(Repeated):
-    """SIGSTOP for a half to five lengths of a lease, then SIGCONT."""
+    """SIGSTOP for a half to five lengths of a lease, then SIGCONT. The first pause and every
+    other one outlast the lease: short acts have two of them, which must show something."""
 
     name = "F2"
     period_s = 3.0
     wants_server = False
-    LEASES = (0.5, 1.0, 1.5, 5.0)
+    LONG, SHORT = (1.5, 5.0), (0.5, 1.0)
 
     async def fire(self, scene: Scene, dice: random.Random, until: float) -> None:
         living = awake(scene)
         if not living:
             return
-        worker, leases = dice.choice(living), dice.choice(self.LEASES)
+        worker = dice.choice(living)
+        leases = dice.choice(self.SHORT if self.fired % 2 else self.LONG)
         group = worker.os_pid
         with injected(scene, self.name, worker.name, leases=leases):
             try:

@@ -61,7 +61,10 @@ class Release:
         packed = _git(self.root, "archive", "--format=tar", self.commit, "--", *PARTS)
         folder.mkdir(parents=True)
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
+            # Python has filters from 3.11.4 on; this archive is our own.
+            archive.extractall(
+                folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+            )
         self.folder = folder.resolve()
         found = Path(self.run(_WHERE).strip())
         if not found.is_relative_to(self.folder):
