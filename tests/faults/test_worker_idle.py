@@ -14,6 +14,7 @@ import pytest
 
 from sokka_pg import Sokka, TaskContext
 from sokka_pg.engine import Engine, words
+from sokka_pg.engine import desk as engine_desk
 from sokka_pg.worker.desk import Desk
 from tests.faults.conftest import Working
 from tests.faults.waiting import until_async
@@ -138,9 +139,14 @@ async def test_where_it_may_not_look_it_sweeps_and_reserves(
 
 
 async def test_whoever_sweeps_tells_the_others_of_what_they_were_not_told(
-    app: Sokka, working: Working, conn: psycopg.Connection, made: Calls
+    app: Sokka, working: Working, conn: psycopg.Connection, made: Calls,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a topic that it does not serve itself."""
+    # Who rests does so for 15 s at least, from its first look on.
+    monkeypatch.setattr(engine_desk, "TOLD_POLL_S", 30.0)
+    monkeypatch.setattr(engine_desk, "LOOKS_PER_S", 0.01)
+    monkeypatch.setattr(engine_desk, "RESTS", -1)
     app.task(topic="t")(nothing)
     started = asyncio.Event()
 
@@ -148,20 +154,23 @@ async def test_whoever_sweeps_tells_the_others_of_what_they_were_not_told(
     async def work(context: TaskContext) -> None:
         started.set()
 
+    def marked() -> bool:
+        found = conn.execute("select from sokka.idle_workers where topic = 'u'")
+        return found.fetchone() is not None
+
     async with working("t"):
-        await until_idle(made)
-        # From here on that one sweeps, and this one, which would look by itself once a minute.
-        async with working("u", poll=60):
+        await until_idle(made)  # from here on that one sweeps
+        async with working("u"):
+            await until_async(marked, "the mark")
+            del made[:]
             await until_async(
-                lambda: conn.execute(
-                    "select from sokka.idle_workers where topic = 'u'"
-                ).fetchone() is not None, "the mark",
-            )  # fmt: skip
+                lambda: sum(isinstance(call, words.Look) for call in made) > 2, "looks of the other"
+            )
             with conn.transaction():
                 conn.execute("update sokka.settings set notify = false")
                 conn.execute("select from sokka.create_task('u', p_kind => 'work')")
                 conn.execute("update sokka.settings set notify = true")
-            await asyncio.wait_for(started.wait(), 20)
+            await asyncio.wait_for(started.wait(), 10)
 
 
 async def test_a_delayed_task_wakes_when_it_is_due(
