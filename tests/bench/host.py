@@ -153,7 +153,7 @@ class Host:
         self._admin.close()
 
 
-def a_page_us(slept_s: float = 1.0) -> dict[str, float]:
+def a_page_us() -> dict[str, float]:
     """Microseconds to read a page of memory: at once, and when nobody has for a second.
 
     Some virtual machines are deprived of memory that rests (seen: 9 us a page after one
@@ -169,7 +169,7 @@ def a_page_us(slept_s: float = 1.0) -> dict[str, float]:
 
     read()
     at_once = read()
-    time.sleep(slept_s)
+    time.sleep(1)
     return {"at_once": at_once, "after_a_second": read()}
 
 

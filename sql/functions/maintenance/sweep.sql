@@ -261,7 +261,7 @@ language plpgsql as $$
 declare
     v_class constant integer := 'sokka.settings'::regclass::oid::integer;
     v_now constant bigint := date_part('epoch', sokka.clock()) * 1000;
-    v_first boolean;
+    v_noted boolean;
     v_done record;
 begin
     if not pg_try_advisory_lock(v_class, 1) then
@@ -273,14 +273,15 @@ begin
         return;
     end if;
     begin
-        -- Written now and then only: it makes a transaction that changes nothing else wait
-        -- for the disk.
-        v_first := v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99;
-        if v_first then
+        -- Noted, and sleepers looked for, ten times a second at most: the one makes a
+        -- transaction that changes nothing else wait for the disk, and what the other may
+        -- say holds up all commits.
+        v_noted := v_now - coalesce(pg_sequence_last_value('sokka.swept_at_seq'), 0) not between 0 and 99;
+        if v_noted then
             perform setval('sokka.swept_at_seq', v_now);
         end if;
         v_done := sokka.sweep_parts(p_max);
-        if v_first then
+        if v_noted then
             perform sokka.tell_sleepers();
         end if;
     exception when others or query_canceled then

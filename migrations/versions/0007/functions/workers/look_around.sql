@@ -1,8 +1,9 @@
--- Looking for work without taking any: what idle workers do, many of them and each about
--- every second. A look takes 80 us of the server, a reserve that finds nothing 165, and a
--- sweep 270 (one session that does nothing else). Of a hundred sessions that look in turn
--- each look takes 300, since their memory is in no cache (a "select 1" takes 110): so one
--- that is like most others goes through few functions, and reads no hint (300 from 410).
+-- Looking for work without taking any: what idle workers do, about twice a second where
+-- there are many, and each every second where there are few. A look takes 80 us of the
+-- server, a reserve that finds nothing 165, and a sweep 270 (one session that does nothing
+-- else). Of a hundred sessions that look in turn each look takes 300, since their memory is
+-- in no cache (a "select 1" takes 110): so one that is like most others goes through few
+-- functions, and reads no hint (300 from 410).
 
 -- sees_ready: whether a topic has a ready task that nobody has claimed. Shares the hint of
 -- the topic's claims (claim.sql): it looks from the left end as long as that is quick, and
