@@ -10,8 +10,10 @@ while it is out, ends gather for the next. Where that would be many, a second su
 goes out beside it: the database works on it while the answer to the first is read and
 the next is made. A call that comes back short of tasks
 ends the hunger for more, until a notification, a poll, a sweep that readied
-something, or a new mark as idle (after which one more look is owed). One who has nothing
-to do polls and sweeps by a call that costs the database little and takes nothing.
+something, or a new mark as idle (after which one more look is owed). Every second a worker
+looks, by a call that costs the database little and takes nothing, whether anybody has swept,
+else it does; who has nothing to do polls by that call too. It sweeps in any case when it knows
+of something that is due.
 
 Every time is monotonic and comes in as ``now``; nothing here reads a clock.
 """
@@ -58,9 +60,9 @@ JOIN_SWEEP_S = 0.1
 instant, their join is left to the sweep, and somebody waits for it."""
 POLITE_S = 0.1
 REST, LONG_REST, RESTS = 2, 3, 3
-"""How many times as long one sleeps who would be notified, and saw that another had swept
-just now: that one comes back in time. Who sees so for the fourth time in a row is one of
-many."""
+"""How many times as long one waits who would be notified, or wants nothing, and saw that another
+had swept just now: that one comes back in time. Who sees so for the fourth time in a row is one
+of many."""
 LOOKS_PER_S, LONGEST_REST = 2, 30
 """Many look about so often together, however many they are: whoever sweeps looks for all of
 them, and where that one has died the next look comes soon. Each of a hundred looks every 15 to
@@ -94,8 +96,9 @@ class EngineSettings:
 class _Timers:
     retry_at: float = 0.0
     sweep_at: float = 0.0
-    due: bool = False
-    """Whether something is due at ``sweep_at`` that a sweep of ours has seen."""
+    due: bool = True
+    """Whether something is due at ``sweep_at`` that a sweep of ours has seen; at the start
+    anything may be."""
     asked_at: float = math.inf
     """When a sweep was asked for, since the last one was sent."""
     poll_at: float = 0.0
@@ -279,7 +282,8 @@ class Engine:
         self.backoff.reset()
         self._hunger.empty += 1
         self._hunger.sweeps = event.swept
-        rests = self._told(now) and not (event.swept or event.ready)
+        spared = not self._wants_more(now) or (self._told(now) and not event.ready)
+        rests = spared and not event.swept
         self._hunger.rests = self._hunger.rests + 1 if rests else 0
         times = self._rest(event.sleepers) if rests else 1
         self._timers.poll_at = now + self._poll_delay(now, times)
@@ -431,11 +435,10 @@ class Engine:
             self._out.insert(0, self._second)
 
     def _choose_call(self, now: float) -> Call | None:
-        idle = self._idle(now)
-        if not self.stopping and now >= self._timers.sweep_at and (self._timers.due or not idle):
-            return words.Sweep()
-        if idle and now >= min(self._timers.sweep_at, self._timers.poll_at):
-            return words.Look(again=self._hunger.sweeps)
+        if not self.stopping and now >= self._timers.sweep_at:
+            return words.Sweep() if self._timers.due else words.Look(self._hunger.sweeps)
+        if self._idle(now) and now >= self._timers.poll_at:
+            return words.Look(self._hunger.sweeps)
         if self._is_told_of_a_stream(now):
             return words.ClearIdle()
         reserve = self._wants_more(now)

@@ -227,9 +227,10 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """See whether there is work, and sweep if nobody has within a while: what an idle
-    worker does in place of a sweep and a reserve that finds nothing. ``again``: it swept
-    when it last looked, and others leave that to it."""
+    """See whether there is work, and sweep if nobody has within a while: what a worker does
+    in place of a sweep while it knows of nothing that is due, and an idle one also in place
+    of a reserve that finds nothing. ``again``: it swept when it last looked, and others leave
+    that to it."""
 
     again: bool = False
 

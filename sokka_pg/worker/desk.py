@@ -31,7 +31,7 @@ MARK = timedelta(seconds=240)
 """Renewed when two thirds are over. A worker that was killed leaves its mark for so long, and
 who enqueues notifies nobody."""
 SWEPT_WITHIN, OTHERS_SWEPT_WITHIN = timedelta(seconds=0.75), timedelta(seconds=1.25)
-"""An idle worker sweeps if nobody has within this time: one that swept before, in less than
+"""A worker sweeps if nobody has within this time: one that swept before, in less than
 the time between two of its looks, so that it does so every second as long as it lives; the
 others later, so that it is always the same one, whose session knows how (a first sweep
 takes 5 ms, the next 1). Where it has died, another one sweeps within three seconds: there are

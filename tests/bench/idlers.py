@@ -1,4 +1,4 @@
-"""Workers with nothing to do, several in one event loop: ``python -m tests.bench.idlers N``."""
+"""Workers that wait, several in one event loop: ``python -m tests.bench.idlers N``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import sys
 from sokka_pg import WorkerOptions
 from tests.bench.handlers import app
 
+TOPIC, SLOTS = "idle", 10
+
 
 async def main(count: int) -> None:
     options = WorkerOptions(schedules=False, grace=0)
-    workers = [app.worker("idle:10", options=options) for _ in range(count)]
+    workers = [app.worker({TOPIC: SLOTS}, options=options) for _ in range(count)]
 
     def stop() -> None:
         for worker in workers:

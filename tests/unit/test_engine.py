@@ -54,6 +54,12 @@ class Desk:
     ) -> list[words.Command]:
         return self.tell(words.Looked(ready, swept, readied, due_in_s, sleepers))
 
+    def swept(self, readied: int = 0, due_in_s: float | None = None) -> list[words.Command]:
+        """The answer of a sweep, to whatever made one."""
+        if self.all(words.Look):
+            return self.looked(swept=True, readied=readied, ready=readied > 0, due_in_s=due_in_s)
+        return self.tell(words.SweepDone(readied, due_in_s))
+
     def second(self, leases: Sequence[LeasedTask] = (), *answers: Answer) -> list[words.Command]:
         """The answer to the second exchange under way."""
         return self.tell(words.Exchanged(self.now, answers, leases, second=True))
@@ -198,20 +204,23 @@ def test_a_sweep_that_readied_tasks_makes_it_look() -> None:
     it = desk()
     it.answer([])
     it.later(1.0)
-    it.only(words.Sweep)
-    it.tell(words.SweepDone(3, None))
+    it.only(words.Look)
+    it.swept(3)
     it.only(words.Exchange)
 
 
-def test_it_sweeps_every_second_or_at_the_next_due_time_but_never_spins() -> None:
+def test_it_sweeps_at_the_next_due_time_but_never_spins() -> None:
     it = desk()
     it.answer([])
     it.later(1.0)
-    it.only(words.Sweep)
-    it.tell(words.SweepDone(0, -5.0))
+    it.only(words.Look)
+    it.swept(0, -5.0)
     it.answer([]) if it.all(words.Exchange) else None
     it.later(0.049)
     assert not it.all(words.Sweep)
+    it.answer([]) if it.all(words.Exchange) else None
+    it.later(0.001)
+    it.only(words.Sweep)
 
 
 def idle(**settings: float) -> Desk:
@@ -272,6 +281,20 @@ def gap(it: Desk) -> float:
     wake = it.engine.wake_at(it.now)
     assert wake is not None
     return wake - it.now
+
+
+def until(it: Desk, *kinds: type[words.Command]) -> float:
+    """When it makes a call of these kinds, if each other one is answered with nothing."""
+    while not any(it.all(kind) for kind in kinds):
+        if it.all(words.Exchange):
+            it.answer([])
+        elif it.all(words.MarkIdle):
+            it.tell(words.Marked(True))
+        elif it.all(words.ClearIdle):
+            it.tell(words.Cleared())
+        else:
+            it.later(gap(it))
+    return it.now
 
 
 def looked_often(it: Desk, *, swept: bool) -> Desk:
@@ -508,19 +531,52 @@ def test_a_notification_while_it_looks_is_not_forgotten() -> None:
     it.only(words.Exchange)
 
 
-def test_a_worker_with_a_task_sweeps_and_reserves_as_ever() -> None:
-    it = desk(slots=2)
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_worker_with_a_task_looks_each_second_and_sweeps_only_when_something_is_due(
+    slots: int,
+) -> None:
+    it, looks = desk(slots=slots), []
     it.answer([leased()])
-    for _ in range(100):
-        assert not it.all(words.Look)
-        if it.all(words.Sweep):
-            it.tell(words.SweepDone(0, None))
-        elif it.all(words.Exchange):
-            it.answer([])
-        else:
-            wake = it.engine.wake_at(it.now)
-            assert wake is not None
-            it.later(wake - it.now)
+    for _ in range(60):
+        looks.append(until(it, words.Look, words.Sweep))
+        it.only(words.Look)
+        it.looked(swept=True)
+    assert {round(b - a, 3) for a, b in pairwise(looks)} == {1.0}
+    until(it, words.Look)
+    it.looked(swept=True, due_in_s=0.3)
+    due_at = it.now + 0.3
+    assert abs(until(it, words.Look, words.Sweep) - due_at) < 0.001
+    it.only(words.Sweep)
+
+
+def test_one_whose_slots_are_all_taken_rests_while_another_sweeps_also_if_work_waits() -> None:
+    it = desk(slots=1)
+    it.answer([leased()])
+    looked_at = [until(it, words.Look)]
+    for swept in (True, False, False, False, False, False, True):
+        it.looked(ready=True, swept=swept)
+        looked_at.append(until(it, words.Look))
+    assert [round(b - a, 3) for a, b in pairwise(looked_at)] == [1, 2, 2, 2, 3, 3, 1]
+
+
+def test_one_whose_slot_comes_free_reserves_at_once_though_it_rested() -> None:
+    it, task = desk(slots=1), leased()
+    it.answer([task])
+    for _ in range(6):
+        until(it, words.Look)
+        it.looked()
+    it.tell(it.end(task))
+    assert it.only(words.Exchange).max_tasks == 1
+
+
+def test_many_with_long_tasks_and_slots_to_spare_leave_the_sweeps_to_one() -> None:
+    it = marked(slots=2, mark_s=240.0)
+    it.looked(ready=True)
+    it.answer([leased()])
+    for _ in range(12):
+        looked_at = until(it, words.Look)
+        it.looked(sleepers=100)
+    assert until(it, words.Look) - looked_at > 10.0
 
 
 def test_a_look_that_failed_is_made_again_after_a_pause() -> None:
@@ -571,8 +627,7 @@ def test_a_task_reserved_ahead_that_finds_no_slot_goes_back() -> None:
     it.answer([a, b])
     assert [run.task for run in it.all(words.Run)] == [a]
     it.later(1.0)
-    if it.all(words.Sweep):
-        it.tell(words.SweepDone(0, None))
+    it.swept()
     settlement = it.only(words.Exchange).settlements[0]
     assert (settlement.task, settlement.verb) == (b, Verb.RELEASE)
 
@@ -595,7 +650,7 @@ def test_a_grant_that_came_late_is_given_back_unstarted() -> None:
     it.now += 3.0
     it.tell(words.Exchanged(it.now - 3.0, (), [a]))
     assert not it.all(words.Run)
-    it.tell(words.SweepDone(0, None)) if it.all(words.Sweep) else None
+    it.swept()
     assert it.only(words.Exchange).settlements[0].verb is Verb.RELEASE
 
 
@@ -762,8 +817,8 @@ def test_nothing_is_kept_of_tasks_that_are_through() -> None:
         batch = [leased() for _ in range(5)]
         it.now += 0.01
         it.answer(batch, *[OK] * 500)
-        if it.all(words.Sweep):
-            it.tell(words.SweepDone(0, None))
+        if it.all(words.Look):
+            it.swept()
         it.tell(*[it.end(task) for task in batch])
     # the call under way was sent before the last of them ended
     it.answer([], *[OK] * 500)
@@ -796,24 +851,21 @@ def test_it_sweeps_when_a_task_that_it_put_to_sleep_is_due(
     slept = Answer("ok", {"status": "snoozed"})
     it.tell(words.Exchanged(it.now, [slept], [], due_in_s=due_in_s))
     began = it.now
-    while not it.all(words.Sweep):
-        it.later(gap(it)) if not it.all(words.Exchange) else it.answer([])
-    assert abs(it.now - began - swept_in_s) < 0.001
+    assert abs(until(it, words.Sweep, words.Look) - began - swept_in_s) < 0.001
+    assert bool(it.all(words.Sweep)) == (swept_in_s < 1.0)
 
 
 def test_a_task_that_was_put_to_sleep_while_a_sweep_was_under_way_is_swept_for() -> None:
     it, tasks = desk(slots=SECOND_MOST * 2), [leased() for _ in range(SECOND_MOST)]
     it.answer(tasks)
     it.later(1.0)
-    it.only(words.Sweep)
+    it.only(words.Look)
     # a second exchange is none beside a sweep: one that was sent before comes back now
     it.engine._second = words.Exchange([], (), (), 0, second=True)
     it.tell(words.Exchanged(it.now, [], [], second=True, due_in_s=0.1))
-    it.tell(words.SweepDone(0, None))
+    it.swept()
     began = it.now
-    while not it.all(words.Sweep):
-        it.later(gap(it)) if not it.all(words.Exchange) else it.answer([])
-    assert abs(it.now - began - 0.1) < 0.001
+    assert abs(until(it, words.Sweep) - began - 0.1) < 0.001
 
 
 def test_after_the_end_of_any_other_task_it_comes_in_its_own_time() -> None:
@@ -842,8 +894,7 @@ def test_a_wait_whose_answer_was_lost_is_not_taken_for_a_lost_lease() -> None:
     it.tell(it.end(task, Verb.WAIT))
     it.tell(words.CallFailed())
     it.later(6)
-    if it.all(words.Sweep):
-        it.tell(words.SweepDone(0, None))
+    it.swept()
     it.answer([], Answer("SK006", {"status": "snoozed"}))
     (settled,) = it.all(words.Settled)
     assert [answer.verdict for _, answer in settled.outcomes] == ["ok"]
