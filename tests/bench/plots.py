@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # Colours that stay apart on paper and for most eyes.
-COLOURS = ("#1b6ca8", "#c2571a", "#3b8b4f", "#8a4fa3", "#807d78", "#b8a13a", "#2a9d8f", "#a13d4b")
+COLOURS = (
+    "#1b6ca8", "#c2571a", "#3b8b4f", "#8a4fa3", "#807d78", "#b8a13a", "#2a9d8f", "#a13d4b",
+    "#1f1f1f",
+)  # fmt: skip
 _OURS = "sokka_pg"
 
 
@@ -75,13 +78,17 @@ def lines(
             axes.plot(x, y, label=name, color=colour, lw=1.5, marker="o" if len(x) < 9 else None)
         if logarithmic:
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_ylim(bottom=0)
+            axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+        elif len(curves[0][1]) < 9:
+            axes.set_xticks(curves[0][1])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.set_ylim(0, 1.06 * max(max(y) for _, _, y in curves))
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_title(title, loc="left")
-        axes.legend(frameon=False)
+        # Beside the lines: many of them leave it no room.
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
     return _drawn(draw, 3.2)
 
