@@ -282,11 +282,13 @@ class Engine:
         self.backoff.reset()
         self._hunger.empty += 1
         self._hunger.sweeps = event.swept
-        spared = not self._wants_more(now) or (self._told(now) and not event.ready)
+        told = self._told(now)
+        spared = not self._wants_more(now) or (told and not event.ready)
         rests = spared and not event.swept
         self._hunger.rests = self._hunger.rests + 1 if rests else 0
-        times = self._rest(event.sleepers) if rests else 1
-        self._timers.poll_at = now + self._poll_delay(now, times)
+        times = self._rest(event.sleepers if told else 0) if rests else 1
+        # who is not told polls as ever when a slot comes free
+        self._timers.poll_at = now + self._poll_delay(now, times if told else 1)
         self._sweep_next(event.due_in_s, event.swept, now, times)
         if event.ready and event.readied:
             self._look(now)

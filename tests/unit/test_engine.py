@@ -554,7 +554,7 @@ def test_one_whose_slots_are_all_taken_rests_while_another_sweeps_also_if_work_w
     it.answer([leased()])
     looked_at = [until(it, words.Look)]
     for swept in (True, False, False, False, False, False, True):
-        it.looked(ready=True, swept=swept)
+        it.looked(ready=True, swept=swept, sleepers=100)
         looked_at.append(until(it, words.Look))
     assert [round(b - a, 3) for a, b in pairwise(looked_at)] == [1, 2, 2, 2, 3, 3, 1]
 
@@ -567,6 +567,22 @@ def test_one_whose_slot_comes_free_reserves_at_once_though_it_rested() -> None:
         it.looked()
     it.tell(it.end(task))
     assert it.only(words.Exchange).max_tasks == 1
+
+
+def test_one_that_rested_with_no_slot_free_polls_as_ever_when_its_task_ended_itself() -> None:
+    it, asked = desk(slots=1), 1
+    while asked == 1:  # short tasks are reserved ahead
+        task, it.now = leased(), it.now + 0.001
+        it.answer([task], OK)
+        it.tell(it.end(task, took_s=0.001))
+        asked = it.only(words.Exchange).max_tasks
+    it.answer([task := leased()], OK)  # so this is too few: there is no more
+    for _ in range(6):
+        until(it, words.Look)
+        it.looked(sleepers=100)
+    ended_at = it.now
+    it.tell(words.Ended(task.token, None))
+    assert until(it, words.Exchange, words.Look) - ended_at <= 1.0
 
 
 def test_many_with_long_tasks_and_slots_to_spare_leave_the_sweeps_to_one() -> None:
