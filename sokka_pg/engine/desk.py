@@ -282,9 +282,8 @@ class Engine:
         self.backoff.reset()
         self._hunger.empty += 1
         self._hunger.sweeps = event.swept
-        told = self._told(now)
-        spared = not self._wants_more(now) or (told and not event.ready)
-        rests = spared and not event.swept
+        told, full = self._told(now), not self._wants_more(now)
+        rests = not event.swept and (full or (told and not event.ready))
         self._hunger.rests = self._hunger.rests + 1 if rests else 0
         times = self._rest(event.sleepers if told else 0) if rests else 1
         # who is not told polls as ever when a slot comes free

@@ -74,13 +74,15 @@ def lines(
     """One line for each (name, x, y)."""
 
     def draw(axes: Any) -> None:
+        points = curves[0][1]
+        few = len(points) < 9
         for (name, x, y), colour in zip(curves, COLOURS * 3, strict=False):
-            axes.plot(x, y, label=name, color=colour, lw=1.5, marker="o" if len(x) < 9 else None)
+            axes.plot(x, y, label=name, color=colour, lw=1.5, marker="o" if few else None)
         if logarithmic:
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}")
-        elif len(curves[0][1]) < 9:
-            axes.set_xticks(curves[0][1])
+        elif few:
+            axes.set_xticks(points)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.set_ylim(0, 1.06 * max(max(y) for _, _, y in curves))
         axes.set_xlabel(x_label)

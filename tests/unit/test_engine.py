@@ -79,6 +79,27 @@ def desk(slots: int = 2, limits: dict[str, int] | None = None, **settings: float
     return made
 
 
+def gap(it: Desk) -> float:
+    """Until it makes a call by itself."""
+    wake = it.engine.wake_at(it.now)
+    assert wake is not None
+    return wake - it.now
+
+
+def until(it: Desk, *kinds: type[words.Command]) -> float:
+    """When it makes a call of these kinds, if each other one is answered with nothing."""
+    while not any(it.all(kind) for kind in kinds):
+        if it.all(words.Exchange):
+            it.answer([])
+        elif it.all(words.MarkIdle):
+            it.tell(words.Marked(True))
+        elif it.all(words.ClearIdle):
+            it.tell(words.Cleared())
+        else:
+            it.later(gap(it))
+    return it.now
+
+
 OK = Answer("ok")
 BUSY = Answer("55P03")
 
@@ -111,9 +132,7 @@ def test_a_short_answer_ends_the_hunger_until_a_poll() -> None:
     it = desk()
     it.answer([])
     assert it.said == []
-    wake = it.engine.wake_at(it.now)
-    assert wake is not None
-    it.later(wake - it.now)
+    it.later(gap(it))
     it.only(words.Exchange)
 
 
@@ -194,9 +213,7 @@ def test_a_wake_up_that_found_nothing_is_followed_by_some_more_looks() -> None:
         looks += 1
         if it.all(words.Exchange):
             continue
-        wake = it.engine.wake_at(it.now)
-        assert wake is not None
-        it.later(wake - it.now)
+        it.later(gap(it))
     assert 3 <= looks <= 8
 
 
@@ -226,14 +243,7 @@ def test_it_sweeps_at_the_next_due_time_but_never_spins() -> None:
 def idle(**settings: float) -> Desk:
     """A worker whose first looks found nothing, about to look again."""
     it = desk(**settings)
-    while not it.all(words.Look):
-        if it.all(words.Sweep):
-            it.tell(words.SweepDone(0, None))
-        if it.all(words.Exchange):
-            it.answer([])
-        wake = it.engine.wake_at(it.now)
-        assert wake is not None
-        it.later(wake - it.now)
+    until(it, words.Look)
     return it
 
 
@@ -265,36 +275,9 @@ def marked(**settings: float) -> Desk:
     """One that would be notified, at its first look."""
     it = desk(**settings)
     it.tell(words.Listening(True))
-    while not it.all(words.MarkIdle):
-        it.answer([])
-    it.tell(words.Marked(True))
     it.answer([])
-    while not it.all(words.Look):
-        wake = it.engine.wake_at(it.now)
-        assert wake is not None
-        it.later(wake - it.now)
+    until(it, words.Look)
     return it
-
-
-def gap(it: Desk) -> float:
-    """Until it makes a call by itself."""
-    wake = it.engine.wake_at(it.now)
-    assert wake is not None
-    return wake - it.now
-
-
-def until(it: Desk, *kinds: type[words.Command]) -> float:
-    """When it makes a call of these kinds, if each other one is answered with nothing."""
-    while not any(it.all(kind) for kind in kinds):
-        if it.all(words.Exchange):
-            it.answer([])
-        elif it.all(words.MarkIdle):
-            it.tell(words.Marked(True))
-        elif it.all(words.ClearIdle):
-            it.tell(words.Cleared())
-        else:
-            it.later(gap(it))
-    return it.now
 
 
 def looked_often(it: Desk, *, swept: bool) -> Desk:
@@ -476,9 +459,7 @@ def test_work_that_others_take_first_does_not_make_it_spin() -> None:
         elif it.all(words.Look):
             it.looked(ready=True)
         else:
-            wake = it.engine.wake_at(it.now)
-            assert wake is not None
-            it.later(wake - it.now)
+            it.later(gap(it))
     assert calls <= 2 * 30
 
 
@@ -493,9 +474,7 @@ def test_what_a_look_readied_is_left_to_others_first_by_one_who_met_their_tasks(
     it.answer([leased(kind="other")])
     it.answer([], OK)
     while not it.all(words.Look):
-        wake = it.engine.wake_at(it.now)
-        assert wake is not None
-        it.later(wake - it.now)
+        it.later(gap(it))
         it.answer([]) if it.all(words.Exchange) else None
     it.looked(ready=True, swept=True, readied=1)
     assert it.said == []
@@ -1001,7 +980,7 @@ def test_a_second_call_that_failed_is_written_by_the_next_and_the_first_goes_on(
     it.answer([], OK)
     assert it.engine.unsettled == 399
     it.later(5.0)
-    it.tell(words.SweepDone(0, None))
+    it.swept()
     again = it.only(words.Exchange).settlements
     assert [s.task for s in again] == tasks[1:]
     assert all(s.uncertain for s in again)
